@@ -1,0 +1,1 @@
+"""Tensor conversions: each with its plain-torch reference; importable without triton."""

@@ -1,0 +1,1 @@
+"""Checkpoint to parameters: planned, proven, executed; knows nothing of the web."""

@@ -1,0 +1,237 @@
+"""Stored dtypes and shapes against what the schema expects, and names that no rule knows."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from loadscope.loader.dtypes import cast
+from loadscope.loader.findings import Finding, Level, finding
+from loadscope.loader.model import Model
+from loadscope.loader.resolve import Tail
+from loadscope.loader.schema import Schema, Source, Target
+from loadscope.loader.tables import Format
+from loadscope.loader.topology import compact, layers_in
+
+MAX_EXAMPLES = 5
+MAX_SUGGESTED_PATTERNS = 50
+
+
+@dataclass(slots=True)
+class _Group:
+    """Names with one fault and one pattern."""
+
+    count: int = 0
+    elements: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, tail: Tail, mask: int, elements: int) -> None:
+        layers = layers_in(mask)
+        self.count += len(layers)
+        self.elements += elements * len(layers)
+        for layer in layers[: MAX_EXAMPLES - len(self.examples)]:
+            self.examples.append(tail.name(layer))
+
+
+def check_stored(
+    tails: Iterable[Tail], schema: Schema, model: Model, form: Format
+) -> list[Finding]:
+    """Compare every routed tail with its source; what cannot be copied moves to `failed`."""
+    shapes: dict[tuple[int, tuple[int, ...]], _Group] = {}
+    dtypes: dict[tuple[int, str], _Group] = {}
+    for tail in tails:
+        if tail.source is None or not tail.routed:
+            continue
+        source = schema.sources[tail.source]
+        if source.target is None:
+            continue
+        _check_dtype(tail, source, schema.targets[source.target], dtypes)
+        _check_shapes(tail, source, shapes)
+    return [
+        *(_wrong_shape(schema.sources[s], shape, g, model) for (s, shape), g in shapes.items()),
+        *(_cast(schema, schema.sources[s], dtype, g, form) for (s, dtype), g in dtypes.items()),
+    ]
+
+
+def _check_dtype(
+    tail: Tail, source: Source, target: Target, groups: dict[tuple[int, str], _Group]
+) -> None:
+    if tail.dtype == source.dtype:
+        return
+    assert tail.source is not None
+    group = groups.setdefault((tail.source, tail.dtype), _Group())
+    for shape, mask in tail.shapes.items():
+        if mask & tail.routed:
+            group.add(tail, mask & tail.routed, prod(shape))
+    if _cast_level(tail.dtype, source, target) == "error":
+        tail.failed |= tail.routed
+        tail.routed = 0
+
+
+def _cast_level(stored: str, source: Source, target: Target) -> Level:
+    kind = cast(stored, source.dtype)
+    if kind == "widening":
+        return "note"
+    if kind == "narrowing" and (source.role != "weight" or stored in target.accepts):
+        return "warning"
+    return "error"
+
+
+def _check_shapes(
+    tail: Tail, source: Source, groups: dict[tuple[int, tuple[int, ...]], _Group]
+) -> None:
+    for shape, mask in tail.shapes.items():
+        wrong = mask & (tail.routed | tail.failed)
+        if not wrong or _same_shape(shape, source.shape):
+            continue
+        assert tail.source is not None
+        groups.setdefault((tail.source, shape), _Group()).add(tail, wrong, prod(shape))
+        tail.failed |= wrong
+        tail.routed &= ~wrong
+
+
+def _same_shape(stored: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """A scalar may be stored as [] or [1]."""
+    return stored == wanted or (
+        len(stored) + len(wanted) == 1 and prod(stored) == prod(wanted) == 1
+    )
+
+
+def _wrong_shape(source: Source, shape: tuple[int, ...], group: _Group, model: Model) -> Finding:
+    expected = list(source.shape)
+    meaning = " x ".join(f"({s})" if " " in s else s for s in source.symbols)
+    guessed = [f for f in model.defaulted if any(f in symbol for symbol in source.symbols)]
+    note = (
+        f"; {', '.join(guessed)} was not in config.json and a default was used" if guessed else ""
+    )
+    return finding(
+        "LS401",
+        group.examples[0],
+        f"{group.examples[0]} has shape {list(shape)}; expected {expected}"
+        f"{f' = {meaning}' if meaning else ''}{note}",
+        fix="correct the tensor, or the config fields that give the expected shape",
+        pattern=source.name,
+        count=group.count,
+        example=group.examples[0],
+        evidence={
+            "found": list(shape),
+            "expected": expected,
+            "fields": list(source.symbols),
+            "elements": group.elements,
+            "names": group.examples,
+        },
+        rule=source.rule,
+    )
+
+
+def _cast(schema: Schema, source: Source, stored: str, group: _Group, form: Format) -> Finding:
+    assert source.target is not None
+    target = schema.targets[source.target]
+    level = _cast_level(stored, source, target)
+    example = group.examples[0]
+    message = f"{example} is stored as {stored}; {target.name} wants {source.dtype}"
+    code, fix = "LS404", "nothing to do: every value is kept"
+    if level == "warning":
+        code, fix = "LS405", "store it in the wanted dtype if the lost digits matter"
+    if level == "error":
+        code, fix = "LS402", "store it in the expected dtype, or correct config.json"
+        quantised = source.role == "weight" and "{leaf}" in source.rule
+        if form.config_entry and quantised and "F8_E4M3" in (stored, source.dtype):
+            code = "LS403"
+            message = (
+                f"{example} is stored as {stored}, but {form.config_entry} and no exclude list "
+                f"entry names it: expected {source.dtype}"
+            )
+            fix = "add the module to quantization_config.ignored_layers, or quantise the tensor"
+    return finding(
+        code,
+        example,
+        message,
+        fix=fix,
+        level=level,
+        pattern=source.name,
+        count=group.count,
+        example=example,
+        evidence={
+            "found": stored,
+            "expected": source.dtype,
+            "elements": group.elements,
+            "names": group.examples,
+        },
+        rule=source.rule,
+    )
+
+
+def check_names(tails: Sequence[Tail], schema: Schema) -> list[Finding]:
+    """Unknown names with the nearest known ones, other spellings, rules that matched nothing."""
+    unknown: dict[str, _Group] = {}
+    respelled: dict[tuple[str, int], _Group] = {}
+    for tail in tails:
+        lost = tail.seen & ~(tail.routed | tail.failed | tail.beyond)
+        if lost and (tail.source is None or schema.sources[tail.source].target is not None):
+            shape = next(iter(tail.shapes))
+            unknown.setdefault(tail.pattern, _Group()).add(tail, lost, prod(shape))
+        if tail.source is not None and (tail.respelled or tail.wrapper) and tail.routed:
+            key = (tail.wrapper + tail.pattern, tail.source)
+            respelled.setdefault(key, _Group()).add(tail, tail.routed, 0)
+    known = list(schema.known)
+    return [
+        *(
+            _unknown(pattern, group, known if i < MAX_SUGGESTED_PATTERNS else [])
+            for i, (pattern, group) in enumerate(unknown.items())
+        ),
+        *(_respelled(p, schema.sources[s], g) for (p, s), g in respelled.items()),
+        *_unused(tails, schema),
+    ]
+
+
+def _unknown(pattern: str, group: _Group, known: list[str]) -> Finding:
+    nearest = difflib.get_close_matches(pattern, known, n=3, cutoff=0.7)
+    hint = f"; nearest known names: {', '.join(nearest)}" if nearest else ""
+    return finding(
+        "LS301",
+        group.examples[0],
+        f"no rule has a place for {group.examples[0]} here: it is not loaded{hint}",
+        fix="rename the tensor, or remove it from the checkpoint if it is not needed",
+        pattern=pattern,
+        count=group.count,
+        example=group.examples[0],
+        evidence={"elements": group.elements, "nearest": nearest, "names": group.examples},
+    )
+
+
+def _respelled(pattern: str, source: Source, group: _Group) -> Finding:
+    return finding(
+        "LS303",
+        group.examples[0],
+        f"{group.examples[0]} is taken for {source.name}",
+        fix="nothing to do; a rename would make it plain",
+        pattern=pattern,
+        count=group.count,
+        example=group.examples[0],
+        evidence={"known_as": source.name},
+        rule=source.rule,
+    )
+
+
+def _unused(tails: Sequence[Tail], schema: Schema) -> list[Finding]:
+    """A rule without a single name; skips and optional parameters are allowed to be idle."""
+    used = {schema.sources[t.source].rule for t in tails if t.source is not None and t.seen}
+    idle: dict[str, Source] = {}
+    for source in schema.sources:
+        if source.target is None or source.rule in used:
+            continue
+        if schema.targets[source.target].fill.kind == "checkpoint":
+            idle.setdefault(source.rule, source)
+    return [
+        finding(
+            "LS302",
+            rule,
+            f"the checkpoint has no tensor for the rule {rule}",
+            fix="see the gap it leaves; a whole module may be named differently in this file",
+            pattern=rule,
+            evidence={"layers": compact(layers_in(source.layers))} if "{layer}" in rule else {},
+            rule=rule,
+        )
+        for rule, source in idle.items()
+    ]

@@ -1,0 +1,120 @@
+"""The loaded tensors of one rank: allocated once, written in place, with the state they are in."""
+
+from math import prod
+
+import torch
+from loadscope.loader.dtypes import TORCH_NAMES
+from loadscope.loader.findings import Finding, finding
+from loadscope.loader.plan import Plan
+from loadscope.loader.tables import Output
+from loadscope.loader.topology import layers_in
+from loadscope.loader.views import parameters
+
+
+def torch_dtype(tag: str) -> torch.dtype:
+    dtype = getattr(torch, TORCH_NAMES[tag])
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+class ParameterStore:
+    """Parameters and derived tensors of one rank by name; addresses never change after allocation.
+
+    `state` is empty, writing, ready or poisoned; `epoch` is odd while writing.
+    Raises RuntimeError from torch if the memory is not there.
+    """
+
+    def __init__(self, plan: Plan, rank: int, device: str = "cpu") -> None:
+        self.rank = rank
+        self.device = torch.device(device)
+        self.state = "empty"
+        self.epoch = 0
+        self.touched: list[str] = []
+        self.parameters: dict[str, torch.Tensor] = {}
+        self.derived: dict[str, torch.Tensor] = {}
+        self.scalars: dict[str, float] = {}
+        self.flags: dict[str, bool] = {}
+        self.initial: dict[str, float] = {}
+        for view in parameters(plan, rank):
+            tensor = torch.empty(view.shape, dtype=torch_dtype(view.dtype), device=self.device)
+            self.parameters[view.name] = tensor
+            value = plan.targets[view.target].fill.value
+            if value is not None:
+                self.initial[view.name] = value
+        self.reset_initial()
+
+    def reset_initial(self) -> None:
+        """Give parameters that the checkpoint may leave out their initial value."""
+        for name, value in self.initial.items():
+            self.parameters[name].fill_(value)
+
+    def fill_pattern(self, byte: int) -> None:
+        """Set every byte of every parameter, to see afterwards what a load has written."""
+        for tensor in self.parameters.values():
+            if tensor.numel():
+                tensor.reshape(-1).view(torch.uint8).fill_(byte)
+
+    def begin(self) -> None:
+        self.epoch += 1
+        self.state = "writing"
+        self.touched = []
+
+    def finish(self) -> None:
+        self.epoch += 1
+        self.state = "ready"
+
+    def poison(self) -> None:
+        """A load stopped after the first byte: what is in `touched` is no longer whole."""
+        self.epoch += 1
+        self.state = "poisoned"
+
+    def derived_tensor(self, name: str, output: Output, dtype: torch.dtype) -> torch.Tensor:
+        """The tensor of an output on this rank: made once in its memory order, then kept."""
+        tensor = self.derived.get(name)
+        if tensor is None:
+            memory = [output.shape[dim] for dim in output.order]
+            inverse = [output.order.index(dim) for dim in range(len(memory))]
+            tensor = torch.empty(memory, dtype=dtype, device=self.device).permute(inverse)
+            self.derived[name] = tensor
+        assert tensor.shape == output.shape, (name, tensor.shape, output.shape)
+        assert tensor.dtype == dtype, (name, tensor.dtype, dtype)
+        return tensor
+
+
+def parameter_bytes(plan: Plan, rank: int) -> int:
+    """Memory that a rank's parameters and derived tensors will take, in bytes."""
+    total = sum(view.nbytes for view in parameters(plan, rank))
+    layers = plan.stage_masks[plan.seats[rank].pp]
+    for derive in plan.derives:
+        for output in derive.outputs:
+            each = prod(output.shape) // plan.layout.tp_size * 2
+            total += each * len(layers_in(derive.layers & layers))
+    return total
+
+
+def check_fit(plan: Plan, stores: dict[int, ParameterStore]) -> list[Finding]:
+    """Why a plan cannot be loaded into these stores in place; empty if it can."""
+    findings: list[Finding] = []
+    for rank, store in stores.items():
+        if rank >= plan.layout.world:
+            return [_misfit(f"rank {rank}", f"{plan.layout.world} ranks", "a server rank more")]
+        wanted = {v.name: (v.shape, torch_dtype(v.dtype)) for v in parameters(plan, rank)}
+        held = {n: (tuple(t.shape), t.dtype) for n, t in store.parameters.items()}
+        differ = [n for n in sorted({*wanted, *held}) if wanted.get(n) != held.get(n)]
+        if differ:
+            name = differ[0]
+            found, loaded = str(wanted.get(name, "no such parameter")), str(held.get(name, "none"))
+            findings.append(_misfit(name, found, loaded, len(differ), rank))
+    return findings
+
+
+def _misfit(name: str, found: str, loaded: str, count: int = 1, rank: int = 0) -> Finding:
+    return finding(
+        "LS603",
+        name,
+        f"{name} on rank {rank}: the new checkpoint has {found}, the loaded model has {loaded}",
+        fix="start a server with this checkpoint; a reload keeps names, shapes and dtypes",
+        count=count,
+        example=name,
+        evidence={"found": found, "loaded": loaded, "rank": rank},
+    )

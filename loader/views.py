@@ -1,0 +1,331 @@
+"""Questions about a plan: what ranks hold and read, totals, outcomes, the heat map's cells."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from loadscope.loader.dtypes import ITEM_BYTES
+from loadscope.loader.events import UNEXPECTED_REASONS
+from loadscope.loader.place import Box
+from loadscope.loader.plan import Plan
+from loadscope.loader.resolve import Tail
+from loadscope.loader.schema import Source, Target
+from loadscope.loader.topology import Seat, compact, layers_in
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterView:
+    """One parameter on one rank; `layer` is None outside the layers."""
+
+    name: str
+    rank: int
+    target: int
+    layer: int | None
+    shape: tuple[int, ...]
+    dtype: str
+    fill: str
+    module: str
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * ITEM_BYTES[self.dtype]
+
+
+def holds(plan: Plan, target: Target, seat: Seat) -> int:
+    """Layers (bit mask; 1 outside the layers) of a target that a seat holds."""
+    if target.stage == "layer":
+        return target.layers & plan.stage_masks[seat.pp]
+    return (
+        target.layers
+        if seat.pp == (0 if target.stage == "first" else plan.layout.pp_size - 1)
+        else 0
+    )
+
+
+def parameters(plan: Plan, rank: int) -> Iterator[ParameterView]:
+    """All parameters of a rank, kind by kind."""
+    seat = plan.seats[rank]
+    for index, target in enumerate(plan.targets if plan.shapes else ()):
+        for layer in layers_in(holds(plan, target, seat)):
+            yield ParameterView(
+                name=target.full_name(layer),
+                rank=rank,
+                target=index,
+                layer=layer if target.stage == "layer" else None,
+                shape=plan.shapes[index],
+                dtype=target.dtype,
+                fill=target.fill.kind,
+                module=target.module,
+            )
+
+
+def find_parameter(plan: Plan, name: str) -> tuple[int, int] | None:
+    """Target index and layer of a parameter name."""
+    for index, target in enumerate(plan.targets):
+        for layer in layers_in(target.layers):
+            if target.full_name(layer) == name:
+                return index, layer
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One tensor's slice on one rank."""
+
+    rank: int
+    target: int
+    param: str
+    part: str | None
+    expert: int | None
+    source_box: Box
+    target_box: Box
+
+
+def outcome(plan: Plan, tail: Tail, layer: int) -> tuple[str, str | None]:
+    """What happens to one tensor over all ranks: outcome and reason."""
+    bit = 1 << layer
+    if tail.beyond & bit:
+        return "skipped", "beyond_model"
+    if tail.failed & bit:
+        return "failed", "wrong shape or dtype"
+    if tail.source is None or not tail.routed & bit:
+        return "skipped", "no_destination"
+    source = plan.sources[tail.source]
+    if source.target is None:
+        return "skipped", source.reason
+    if source.pair is not None and not plan.partner_mask(tail) & bit:
+        return "held", None
+    return source.outcome, None
+
+
+def rank_outcome(plan: Plan, tail: Tail, layer: int, seat: Seat) -> tuple[str, str | None]:
+    """The same on one rank: what other ranks hold is skipped there, with the reason."""
+    what, reason = outcome(plan, tail, layer)
+    if what in ("skipped", "failed") or tail.source is None:
+        return what, reason
+    source = plan.sources[tail.source]
+    assert source.target is not None
+    target = plan.targets[source.target]
+    if not holds(plan, target, seat) >> layer & 1:
+        return "skipped", "pp_range" if target.stage == "layer" else "pp_edge"
+    placement = plan.placements.get((tail.source, seat.tp))
+    if placement is None:
+        return "failed", "the layout is not legal"
+    if target.is_stacked and placement.slot(tail.expert) is None:
+        return "skipped", "ep_nonlocal"
+    return what, None
+
+
+def deliveries(
+    plan: Plan, tail: Tail, layer: int, ranks: Sequence[int] | None = None
+) -> list[Delivery]:
+    """Every slice of one tensor, on all ranks or the given ones."""
+    found = []
+    for rank in ranks if ranks is not None else range(plan.layout.world):
+        seat = plan.seats[rank]
+        if rank_outcome(plan, tail, layer, seat)[0] not in ("loaded", "fused", "held"):
+            continue
+        assert tail.source is not None
+        source = plan.sources[tail.source]
+        assert source.target is not None
+        placement = plan.placements[(tail.source, seat.tp)]
+        target = plan.targets[source.target]
+        found.append(
+            Delivery(
+                rank=rank,
+                target=source.target,
+                param=target.full_name(layer),
+                part=source.part,
+                expert=tail.expert if source.experts else None,
+                source_box=placement.source_box,
+                target_box=placement.target_box_of(tail.expert),
+            )
+        )
+    return found
+
+
+def global_skips(plan: Plan) -> dict[str, dict[str, int]]:
+    """Tensors that no rank loads: {reason: {count, bytes}}."""
+    groups: dict[str, dict[str, int]] = {}
+    for tail in plan.tails:
+        for mask, reason in global_skip_masks(plan, tail):
+            _add(groups, reason, tail, mask)
+    return groups
+
+
+def global_skip_masks(plan: Plan, tail: Tail) -> Iterator[tuple[int, str]]:
+    rest = tail.seen & ~tail.beyond & ~tail.failed
+    if tail.beyond:
+        yield tail.beyond, "beyond_model"
+    if tail.source is not None and (reason := plan.sources[tail.source].reason) is not None:
+        yield rest, reason
+    elif rest & ~tail.routed:
+        yield rest & ~tail.routed, "no_destination"
+
+
+def rank_skips(plan: Plan, rank: int) -> dict[str, dict[str, int]]:
+    """Tensors that other ranks load and this one does not: {reason: {count, bytes}}."""
+    groups: dict[str, dict[str, int]] = {}
+    for tail, mask, reason in rank_skip_masks(plan, plan.seats[rank]):
+        _add(groups, reason, tail, mask)
+    return groups
+
+
+def rank_skip_masks(plan: Plan, seat: Seat) -> Iterator[tuple[Tail, int, str]]:
+    for tail, source, target in routed(plan):
+        held = holds(plan, target, seat)
+        away = tail.routed & ~held
+        if away:
+            yield tail, away, "pp_range" if target.stage == "layer" else "pp_edge"
+        here = tail.routed & held
+        assert tail.source is not None
+        if here and source.experts:
+            placement = plan.placements.get((tail.source, seat.tp))
+            if placement is not None and placement.slot(tail.expert) is None:
+                yield tail, here, "ep_nonlocal"
+
+
+def routed(plan: Plan) -> Iterator[tuple[Tail, Source, Target]]:
+    """Tails that reach a parameter somewhere."""
+    for tail in plan.tails:
+        if tail.source is not None and tail.routed:
+            source = plan.sources[tail.source]
+            if source.target is not None:
+                yield tail, source, plan.targets[source.target]
+
+
+def _add(groups: dict[str, dict[str, int]], reason: str, tail: Tail, mask: int) -> None:
+    group = groups.setdefault(reason, {"count": 0, "bytes": 0})
+    group["count"] += mask.bit_count()
+    for shape, where in tail.shapes.items():
+        group["bytes"] += (mask & where).bit_count() * prod(shape) * ITEM_BYTES.get(tail.dtype, 0)
+
+
+def volume(box: Box) -> int:
+    return prod(b - a for a, b in box)
+
+
+def rank_row(plan: Plan, rank: int) -> dict[str, Any]:
+    """What one rank holds and reads; bytes by the plan."""
+    seat = plan.seats[rank]
+    layers = plan.stage_masks[seat.pp]
+    views = list(parameters(plan, rank))
+    return {
+        "rank": rank,
+        "pp_rank": seat.pp,
+        "tp_rank": seat.tp,
+        "ep_rank": seat.ep,
+        "layers": compact(layers_in(layers)),
+        "parameters": len(views),
+        "parameter_bytes": sum(view.nbytes for view in views),
+        "read_bytes": sum(nbytes for _t, _m, nbytes in rank_reads(plan, seat)),
+        "tensors": sum(mask.bit_count() for _t, mask, _n in rank_reads(plan, seat)),
+        "derived": sum((d.layers & layers).bit_count() * len(d.outputs) for d in plan.derives),
+    }
+
+
+def rank_reads(plan: Plan, seat: Seat) -> Iterator[tuple[Tail, int, int]]:
+    """Tails with the layers that a seat reads, and the bytes of its slices."""
+    for tail, source, target in routed(plan):
+        assert tail.source is not None
+        placement = plan.placements.get((tail.source, seat.tp))
+        here = tail.routed & holds(plan, target, seat)
+        if not here or placement is None:
+            continue
+        if source.experts and placement.slot(tail.expert) is None:
+            continue
+        each = volume(placement.source_box) * ITEM_BYTES[tail.dtype]
+        yield tail, here, each * here.bit_count()
+
+
+def totals(plan: Plan) -> dict[str, Any]:
+    """Tensors, bytes, outcomes and skips over all ranks; parameters by fill, of the whole model."""
+    outcomes = {"loaded": 0, "fused": 0, "held": 0, "skipped": 0, "failed": 0}
+    for tail, source, _target in routed(plan):
+        held = tail.routed & ~plan.partner_mask(tail) if source.pair is not None else 0
+        outcomes["held"] += held.bit_count()
+        outcomes[source.outcome] += (tail.routed & ~held).bit_count()
+    skips = global_skips(plan)
+    outcomes["skipped"] = sum(group["count"] for group in skips.values())
+    outcomes["failed"] = sum(tail.failed.bit_count() for tail in plan.tails)
+    fills = {"checkpoint": 0, "initial": 0, "shared": 0}
+    for target in plan.targets:
+        fills[target.fill.kind] += target.layers.bit_count()
+    return {
+        "tensors": len(plan.tensors),
+        "bytes": sum(t.stop - t.start for t in plan.tensors.values()),
+        "outcomes": outcomes,
+        "skips": {reason: group["count"] for reason, group in sorted(skips.items())},
+        "parameters": fills,
+    }
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """The `plan --json` document."""
+    return {
+        "verdict": plan.verdict,
+        "checkpoint": plan.label,
+        "model": plan.model.as_json() if plan.model is not None else None,
+        "format": plan.format,
+        "layout": plan.layout.as_json(),
+        "digest": plan.digest,
+        "totals": totals(plan),
+        "ranks": [rank_row(plan, rank) for rank in range(plan.layout.world)],
+        "findings": [finding.as_json() for finding in plan.findings],
+        "seconds": {stage: round(s, 6) for stage, s in plan.seconds.items()},
+    }
+
+
+def finding_counts(plan: Plan) -> dict[str, int]:
+    counts = {"error": 0, "warning": 0, "note": 0}
+    for item in plan.findings:
+        counts[item.level] += 1
+    return counts
+
+
+def pairs(plan: Plan, seat: Seat) -> int:
+    """Pairs that a seat has to close: both halves there and the parameter held."""
+    closed = 0
+    for tail, source, target in routed(plan):
+        if source.pair is not None and source.name < source.pair:
+            both = tail.routed & plan.partner_mask(tail) & holds(plan, target, seat)
+            closed += both.bit_count()
+    return closed
+
+
+def is_expected(reason: str) -> bool:
+    return reason not in UNEXPECTED_REASONS
+
+
+Cells = Mapping[str, Any]
+
+
+def grid(plan: Plan, ranks: Sequence[int]) -> dict[str, Any]:
+    """Rows (top, layers), columns (modules) and cells with elements, over the given ranks."""
+    columns: list[str] = []
+    cells: dict[tuple[int, str], dict[str, int]] = {}
+    for rank in ranks:
+        for view in parameters(plan, rank):
+            if view.fill != "checkpoint":
+                continue
+            if view.module not in columns:
+                columns.append(view.module)
+            row = 0 if view.layer is None else view.layer + 1
+            cell = cells.setdefault((row, view.module), {"total": 0, "parameters": 0})
+            cell["total"] += view.elements
+            cell["parameters"] += 1
+    layers = plan.model.num_hidden_layers if plan.model is not None else 0
+    places = {name: index for index, name in enumerate(columns)}
+    return {
+        "rows": ["top", *(str(i) for i in range(layers))],
+        "columns": columns,
+        "cells": [
+            {"row": row, "column": places[module], **cell, "unexpected": 0}
+            for (row, module), cell in cells.items()
+        ],
+    }
