@@ -137,8 +137,14 @@ def _largest_tp(model: Model, targets: Sequence[Target], layout: Layout) -> int 
 
 
 def _largest(model: Model, targets: Sequence[Target], layout: Layout) -> str:
+    if layout.pp_size > model.num_hidden_layers:
+        return f"the largest legal pp_size is {model.num_hidden_layers}"
     tp = _largest_tp(model, targets, layout)
     rest = f"ep_size {layout.ep_size} and pp_size {layout.pp_size}"
-    if tp is None:
-        return f"with {rest} no tp_size up to {layout.tp_size} is legal"
-    return f"the largest legal tp_size with {rest} is {tp}"
+    if tp is not None:
+        return f"the largest legal tp_size with {rest} is {tp}"
+    smaller = [ep for ep in range(layout.ep_size, 0, -1) if layout.tp_size % ep == 0]
+    legal = [e for e in smaller if not _faults(model, targets, replace(layout, ep_size=e))]
+    if legal:
+        return f"the largest legal ep_size with tp_size {layout.tp_size} is {legal[0]}"
+    return f"with {rest} no tp_size up to {layout.tp_size} is legal"

@@ -69,10 +69,8 @@ CODES: dict[str, Code] = {
     "LS505": Code(
         "error", "misplaced: the slices do not follow the order of ranks, parts or experts"
     ),
-    "LS506": Code("error", "derived tensor whose inputs are not all there"),
     "LS601": Code("error", "load failed"),
-    "LS602": Code("error", "store is poisoned"),
-    "LS603": Code("error", "checkpoint does not fit the loaded parameters"),
+    "LS602": Code("error", "checkpoint does not fit the loaded parameters"),
 }
 
 

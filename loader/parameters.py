@@ -110,7 +110,7 @@ def check_fit(plan: Plan, stores: dict[int, ParameterStore]) -> list[Finding]:
 
 def _misfit(name: str, found: str, loaded: str, count: int = 1, rank: int = 0) -> Finding:
     return finding(
-        "LS603",
+        "LS602",
         name,
         f"{name} on rank {rank}: the new checkpoint has {found}, the loaded model has {loaded}",
         fix="start a server with this checkpoint; a reload keeps names, shapes and dtypes",

@@ -18,7 +18,8 @@ from loadscope.loader.findings import Finding, sort_by_level
 from loadscope.loader.formats import plain
 from loadscope.loader.model import Model, apply_overrides, describe
 from loadscope.loader.place import Box, Placement, local_shape, place
-from loadscope.loader.prove import Subject, prove
+from loadscope.loader.proof_subject import Subject
+from loadscope.loader.prove import prove
 from loadscope.loader.resolve import Tail, collect, resolve, split
 from loadscope.loader.schema import Schema, Source, Target, expand
 from loadscope.loader.tables import Derive, Format

@@ -4,12 +4,15 @@ It counts how often each element of a box is covered (a sweep over cut points), 
 slices follow one another in the order of ranks, parts and experts (running sums, no products).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from loadscope.loader.coverage import multiplicity
 from loadscope.loader.findings import Finding, finding
-from loadscope.loader.place import Box, Placement
+from loadscope.loader.place import Box
+from loadscope.loader.proof_order import check_order, check_scales
+from loadscope.loader.proof_subject import Subject, Supply
 from loadscope.loader.resolve import Tail
 from loadscope.loader.schema import Source, Target
 from loadscope.loader.topology import Layout, Seat, compact, layers_in
@@ -17,89 +20,45 @@ from loadscope.loader.topology import Layout, Seat, compact, layers_in
 MAX_NAMES = 8
 
 
-def multiplicity(boxes: Sequence[Box], shape: tuple[int, ...]) -> dict[int, int]:
-    """How many elements of `shape` are covered how often: {times: elements}.
-
-    What sticks out of the shape counts under -1. Example: boxes ((0, 2),) and ((1, 3),) in (4,)
-    give {1: 2, 2: 1, 0: 1}.
-    """
-    inside = []
-    outside = 0
-    for box in boxes:
-        if len(box) != len(shape) or any(
-            a < 0 or b > n for (a, b), n in zip(box, shape, strict=False)
-        ):
-            outside += prod(max(0, b - a) for a, b in box)
-        else:
-            inside.append(box)
-    counts = _sweep(tuple(sorted(inside)), shape, {})
-    if outside:
-        counts = {**counts, -1: outside}
-    return counts
-
-
-_Memo = dict[tuple[tuple[Box, ...], int], dict[int, int]]
-
-
-def _sweep(boxes: tuple[Box, ...], shape: tuple[int, ...], memo: _Memo) -> dict[int, int]:
-    """Cut dim 0 at every border; each strip is the same question with one dim less."""
-    if not shape:
-        return {len(boxes): 1}
-    key = (boxes, len(shape))
-    if key in memo:
-        return memo[key]
-    counts: dict[int, int] = {}
-    cuts = sorted({0, shape[0], *(edge for box in boxes for edge in box[0])})
-    opening: dict[int, list[Box]] = {}
-    for box in boxes:
-        opening.setdefault(box[0][0], []).append(box)
-    active: list[Box] = []
-    for start, stop in zip(cuts, cuts[1:], strict=False):
-        active = [box for box in active if box[0][1] > start]
-        active += [box for box in opening.get(start, ()) if box[0][1] > start]
-        strip = _sweep(tuple(sorted(box[1:] for box in active)), shape[1:], memo)
-        for times, volume in strip.items():
-            counts[times] = counts.get(times, 0) + volume * (stop - start)
-    memo[key] = counts
-    return counts
-
-
-@dataclass(slots=True)
-class Supply:
-    """One name pattern that fills a target: where in the layers it is present and usable."""
-
-    source: int
-    expert: int
-    present: int
-    tail: Tail | None
-
-
-@dataclass(slots=True)
-class Subject:
-    """What the proof sees of a plan: kinds, boxes and masks, no rules."""
-
-    layout: Layout
-    seats: Sequence[Seat]
-    stage_masks: Sequence[int]
-    targets: Sequence[Target]
-    sources: Sequence[Source]
-    tails: Sequence[Tail]
-    shapes: Sequence[tuple[int, ...]]
-    placements: Mapping[tuple[int, int], Placement]
-    zero_boxes: Mapping[tuple[int, int], Box]
-    supplies: dict[int, list[Supply]] = field(default_factory=dict)
-
-
 def prove(subject: Subject) -> list[Finding]:
     """All that is wrong: gaps, overlaps, lost elements, torn pairs, slices out of order."""
-    findings = _order(subject)
+    findings = check_order(subject)
     findings += _lost(subject)
-    findings += _scales_follow_weights(subject)
+    findings += check_scales(subject)
     subject.supplies = _supplies(subject)
     for index, target in enumerate(subject.targets):
         if target.fill.kind == "checkpoint":
             findings += _TargetProof(subject, index).run()
-    return findings
+    return [*findings, *_two_names(subject)]
+
+
+def _two_names(subject: Subject) -> Iterable[Finding]:
+    """Two checkpoint names that mean one place: two spellings, or a wrapped copy."""
+    for rows in subject.supplies.values():
+        by_place: dict[tuple[int, int], list[Supply]] = {}
+        for supply in rows:
+            by_place.setdefault((supply.source, supply.expert), []).append(supply)
+        for doubles in (group for group in by_place.values() if len(group) > 1):
+            first, second = doubles[:2]
+            both = first.present & second.present
+            if both and first.tail is not None and second.tail is not None:
+                yield _double(subject, first.source, both, first.tail, second.tail)
+
+
+def _double(subject: Subject, index: int, both: int, first: Tail, second: Tail) -> Finding:
+    source, layer = subject.sources[index], layers_in(both)[0]
+    names = [first.name(layer), second.name(layer)]
+    return finding(
+        "LS304",
+        names[1],
+        f"{names[0]} and {names[1]} both mean {source.name}",
+        fix="keep one of the two in the checkpoint",
+        pattern=second.pattern,
+        count=both.bit_count(),
+        example=names[1],
+        evidence={"names": names, "elements": prod(source.shape) * both.bit_count()},
+        rule=source.rule,
+    )
 
 
 def _supplies(subject: Subject) -> dict[int, list[Supply]]:
@@ -300,15 +259,10 @@ class _Tally:
         }
 
 
-def _first_stage(subject: Subject) -> list[Seat]:
-    """One TP group: every stage places alike."""
-    return [seat for seat in subject.seats if seat.pp == subject.seats[0].pp]
-
-
 def _lost(subject: Subject) -> list[Finding]:
     """Every source element must reach as many ranks of its stage as its parameter has copies."""
     findings = []
-    seats = _first_stage(subject)
+    seats = subject.tp_group()
     for index, source in enumerate(subject.sources):
         if source.target is None or source.is_input:
             continue
@@ -366,169 +320,4 @@ def _lost_finding(
             "reached": {str(k): v for k, v in counts.items()},
         },
         rule=source.rule,
-    )
-
-
-def _order(subject: Subject) -> list[Finding]:
-    """Slices must follow one another: ranks along a cut, parts in order, experts in order."""
-    findings = []
-    seats = _first_stage(subject)
-    for index, source in enumerate(subject.sources):
-        if source.target is None or source.is_input:
-            continue
-        target = subject.targets[source.target]
-        placements = [subject.placements[(index, seat.tp)] for seat in seats]
-        shape = subject.shapes[source.target]
-        why = (
-            _ranks_out_of_order(target, source, placements, seats)
-            or _parts_out_of_order(subject, target, index, seats, shape)
-            or _experts_out_of_order(target, source, placements, shape)
-        )
-        if why:
-            findings.append(
-                finding(
-                    "LS505",
-                    source.name,
-                    f"{source.name} into {target.name}: {why}",
-                    fix="this is a fault of the planner: report it with the layout and the config",
-                    pattern=source.name,
-                    evidence={"elements": prod(source.shape) * max(source.experts, 1)},
-                    rule=source.rule,
-                )
-            )
-    return findings
-
-
-def _chain(intervals: Iterable[tuple[int, int]], end: int) -> bool:
-    """Whether intervals, in this order, run from 0 to `end` without a jump."""
-    reached = 0
-    for start, stop in intervals:
-        if start != reached or stop < start:
-            return False
-        reached = stop
-    return reached == end
-
-
-def _ranks_out_of_order(
-    target: Target, source: Source, placements: Sequence[Placement], seats: Sequence[Seat]
-) -> str | None:
-    """Along each dim: cut dims chain over the ranks that share an expert, others are whole."""
-    lead = 1 if target.is_stacked else 0
-    cut_dims = {split.dim - lead: split.axis for split in target.splits if split.axis != "ep"}
-    for dim, size in enumerate(source.shape):
-        groups: dict[int, list[tuple[int, int]]] = {}
-        for placement, seat in zip(placements, seats, strict=True):
-            group = seat.ep if cut_dims.get(dim) == "expert_tp" else 0
-            groups.setdefault(group, []).append(placement.source_box[dim])
-        for intervals in groups.values():
-            whole = dim not in cut_dims
-            if whole and set(intervals) != {(0, size)}:
-                return f"dim {dim} is not cut, but a rank reads only a part of it"
-            if not whole and not _chain(intervals, size):
-                return f"the ranks' slices of dim {dim} do not follow one another"
-    for placement in placements:
-        sizes = [b - a for a, b in placement.source_box]
-        if sizes != [b - a for a, b in placement.target_box]:
-            return "a slice is read with one size and written with another"
-    return None
-
-
-def _parts_out_of_order(
-    subject: Subject, target: Target, index: int, seats: Sequence[Seat], shape: tuple[int, ...]
-) -> str | None:
-    """On each rank the parts fill the fused dim one after another, in the declared order."""
-    lead = 1 if target.is_stacked else 0
-    fused = target.part_dim - lead
-    source = subject.sources[index]
-    siblings = [
-        next(
-            i
-            for i, s in enumerate(subject.sources)
-            if s.target == source.target and s.part == p.name
-        )
-        for p in target.parts
-    ] or [index]
-    for seat in seats:
-        boxes = [subject.placements[(i, seat.tp)].target_box for i in siblings]
-        local = shape[lead:]
-        for dim, size in enumerate(local):
-            intervals = [box[dim] for box in boxes]
-            if dim == fused and target.parts:
-                if not _chain(intervals, size):
-                    return "the parts do not follow one another in the parameter"
-            elif not target.is_vocabulary and set(intervals) != {(0, size)}:
-                return f"dim {dim} of the parameter is not filled from end to end"
-            elif target.is_vocabulary and any(a != 0 for a, _b in intervals):
-                return "the rows do not begin at the top of the parameter"
-    return None
-
-
-def _experts_out_of_order(
-    target: Target, source: Source, placements: Sequence[Placement], shape: tuple[int, ...]
-) -> str | None:
-    """Expert numbers, read off rank by rank and slot by slot, must count 0, 1, 2, …"""
-    if not target.is_stacked:
-        return None
-    expected, last = 0, None
-    for placement in placements:
-        if placement.first_expert == last:
-            continue
-        last = placement.first_expert
-        for slot in range(shape[0]):
-            owner = [
-                e for e in (placement.first_expert + slot, expected) if placement.slot(e) == slot
-            ]
-            if not owner or owner[0] != expected:
-                return f"slot {slot} does not hold expert {expected}"
-            box = placement.target_box_of(expected)
-            if box[0] != (slot, slot + 1):
-                return f"expert {expected} is not written to its slot {slot}"
-            expected += 1
-    return None if expected == source.experts else f"{expected} of {source.experts} experts placed"
-
-
-def _scales_follow_weights(subject: Subject) -> list[Finding]:
-    """A block scale must be cut where its weight is cut, or codes meet the wrong scale."""
-    weights: dict[tuple[str, str | None], int] = {}
-    for index, source in enumerate(subject.sources):
-        if source.target is not None and source.role == "weight" and not source.convert:
-            weights[(source.rule, source.part)] = index
-    findings = []
-    for index, source in enumerate(subject.sources):
-        weight = weights.get((source.rule, source.part))
-        if source.role != "scale" or source.is_input or source.block == (1, 1) or weight is None:
-            continue
-        for seat in _first_stage(subject):
-            if not _aligned(subject, index, weight, source.block, seat):
-                findings.append(_scale_finding(source, subject.sources[weight], seat))
-                break
-    return findings
-
-
-def _aligned(subject: Subject, scale: int, weight: int, block: tuple[int, int], seat: Seat) -> bool:
-    ours = subject.placements[(scale, seat.tp)]
-    theirs = subject.placements[(weight, seat.tp)]
-    if (ours.first_expert, ours.experts) != (theirs.first_expert, theirs.experts):
-        return False
-    shape = subject.sources[weight].shape
-    for per, size, (a, b), (wa, wb) in zip(
-        block, shape, ours.source_box, theirs.source_box, strict=True
-    ):
-        if a * per != wa or not (wb == b * per or (wb == size and (b - 1) * per < size <= b * per)):
-            return False
-    return all(
-        a * per == wa
-        for per, (a, _b), (wa, _wb) in zip(block, ours.target_box, theirs.target_box, strict=True)
-    )
-
-
-def _scale_finding(scale: Source, weight: Source, seat: Seat) -> Finding:
-    return finding(
-        "LS207",
-        scale.name,
-        f"{scale.name}: on rank {seat.rank} its cut does not lie where {weight.name} is cut",
-        fix="choose a layout whose cuts fall between quantisation blocks",
-        pattern=scale.name,
-        evidence={"rank": seat.rank, "block": list(scale.block), "elements": prod(scale.shape)},
-        rule=scale.rule,
     )

@@ -225,7 +225,7 @@ def _expand_param(
             if rule.convert is None or form.leaves == leaves:
                 _add(schema, _source(schema.targets[index], index, rule, leaf))
             else:
-                _expand_conversion(schema, index, rule, form)
+                _expand_conversion(schema, index, param, rule, form)
 
 
 def _add(schema: Schema, source: Source) -> None:
@@ -237,38 +237,40 @@ def _add(schema: Schema, source: Source) -> None:
         schema.add_source(source)
 
 
-def _expand_conversion(schema: Schema, index: int, rule: Rule, form: Format) -> None:
+def _expand_conversion(schema: Schema, index: int, param: Param, rule: Rule, form: Format) -> None:
     """A quantised source of an unquantised target: weight and scale are a pair that is converted.
 
-    Stored in the target's own dtype the weight is copied as it is.
+    In layers that the format does not cover the weight is copied as it is.
     """
     target = schema.targets[index]
-    whole = _source(target, index, replace(rule, convert=None), Leaf("weight", target.dtype))
+    plain = _source(target, index, replace(rule, convert=None), Leaf("weight", target.dtype))
+    excluded = _excluded_layers(param, [rule], form, schema)
     if len(form.leaves) == 1:
-        _add(schema, whole)
-        return
+        excluded = target.layers
+    if excluded:
+        _add(schema, replace(plain, layers=excluded))
+    if target.layers & ~excluded:
+        for source in _converted_pair(plain, rule, form):
+            _add(schema, replace(source, layers=target.layers & ~excluded))
+
+
+def _converted_pair(plain: Source, rule: Rule, form: Format) -> tuple[Source, Source]:
     weight, scale = form.leaves
+    rows, columns = plain.shape
     stored = replace(
-        whole, dtype=weight.dtype, convert=rule.convert, pair=_leafed(rule.source, scale.name)
+        plain, dtype=weight.dtype, convert=rule.convert, pair=_leafed(rule.source, scale.name)
     )
-    rows, columns = whole.shape
-    grid = (ceil_div(rows, scale.rows_per), ceil_div(columns, scale.cols_per))
-    _add(schema, stored)
-    _add(
-        schema,
-        replace(
-            stored,
-            name=_leafed(rule.source, scale.name),
-            dtype=scale.dtype,
-            shape=grid,
-            role="scale",
-            pair=stored.name,
-            is_input=True,
-            block=(scale.rows_per, scale.cols_per),
-        ),
+    grid = replace(
+        stored,
+        name=_leafed(rule.source, scale.name),
+        dtype=scale.dtype,
+        shape=(ceil_div(rows, scale.rows_per), ceil_div(columns, scale.cols_per)),
+        role="scale",
+        pair=stored.name,
+        is_input=True,
+        block=(scale.rows_per, scale.cols_per),
     )
-    schema.sources.append(whole)
-    schema.by_dtype[(whole.name, whole.dtype)] = len(schema.sources) - 1
+    return stored, grid
 
 
 def _leafed(pattern: str, leaf: str) -> str:

@@ -1,0 +1,55 @@
+"""Which parameter a checkpoint tensor belongs to, and how many ranks hold each of its elements.
+
+Written from the description of the sharding, not from the loader's tables.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from support.names import expert_of, layer_of
+
+CUT_MODULES = {
+    "embed_tokens",
+    "lm_head",
+    "q_proj",
+    "q_b_proj",
+    "kv_b_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+}
+_FUSED = {
+    "gate_proj": "gate_up_proj",
+    "up_proj": "gate_up_proj",
+    "q_a_proj": "fused_qkv_a_proj_with_mqa",
+    "kv_a_proj_with_mqa": "fused_qkv_a_proj_with_mqa",
+}
+_INDEXER_PARTS = ("wk", "weights_proj")
+
+
+def parameter_of(name: str, config: Mapping[str, Any]) -> str:
+    """The full name of the parameter that the tensor fills, or a part of it."""
+    *_, module, leaf = name.split(".")
+    if expert_of(name) is not None:
+        stacked = "w2" if module == "down_proj" else "w13"
+        return f"model.layers.{layer_of(name)}.mlp.experts.{stacked}_{leaf}"
+    if module in _INDEXER_PARTS:
+        return name[: -len(f"{module}.{leaf}")] + "wk_weights_proj.weight"
+    if config.get("q_lora_rank") is None and module == "kv_a_proj_with_mqa":
+        return name
+    return name.replace(f".{module}.{leaf}", f".{_FUSED.get(module, module)}.{leaf}")
+
+
+def elements_at_stake(
+    name: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]], tp_size: int
+) -> int:
+    """Parameter elements, summed over all ranks, that only this tensor can fill.
+
+    A scale that a weight is converted with fills nothing itself: without it the weight is lost.
+    """
+    module = name.split(".")[-2]
+    if module == "wk" and name.endswith("weight_scale_inv"):
+        shape = shapes[name.removesuffix("_scale_inv")]
+    return math.prod(shape) * (1 if module in CUT_MODULES else tp_size)
