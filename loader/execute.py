@@ -133,10 +133,10 @@ def run_load(
         try:
             run.load(checkpoint.directory, make_reader)
         except LoadError as error:
-            _fail(error, rank, stores, emit)
+            _fail(error, rank, stores, emit, cells)
             return
         except Exception as error:  # noqa: BLE001  edge of the load: any failure ends as an event
-            _fail(run.explain(error), rank, stores, emit)
+            _fail(run.explain(error), rank, stores, emit, cells)
             return
     emit("load_finished", detail={"status": "finished", "store": _store_json(stores)})
 
@@ -169,7 +169,13 @@ def _emit_bulk(plan: Plan, stores: Mapping[int, ParameterStore], emit: Emit) -> 
             emit("skipped", rank, span=count, detail=detail)
 
 
-def _fail(error: LoadError, rank: int, stores: Mapping[int, ParameterStore], emit: Emit) -> None:
+def _fail(
+    error: LoadError,
+    rank: int,
+    stores: Mapping[int, ParameterStore],
+    emit: Emit,
+    cells: Mapping[str, int],
+) -> None:
     store = stores[rank]
     emit(
         "failed",
@@ -180,6 +186,7 @@ def _fail(error: LoadError, rank: int, stores: Mapping[int, ParameterStore], emi
         reason=str(error),
         detail={
             "file": error.file,
+            "cell": cells.get(str(error.param)),
             "touched": len(store.touched),
             "touched_names": store.touched[:MAX_TOUCHED_NAMES],
             "fix": "reload a good checkpoint: touched parameters hold a mixture"
@@ -221,6 +228,7 @@ class RankLoad:
         self.ledger = PairLedger(plan)
         self._touched: dict[str, None] = {}
         self._here: Use | None = None
+        self._step: Step | None = None
         self._file: int | None = None
         self._read_s = 0.0
         self._copy_s = 0.0
@@ -255,7 +263,7 @@ class RankLoad:
 
     def explain(self, error: Exception) -> LoadError:
         """An error of the machine as an error of the load: where it stood, in the user's words."""
-        use, file = self._here, self._file
+        use, file, step = self._here, self._file, self._step
         source = self.plan.sources[use.piece.source] if use is not None else None
         said = str(error) if isinstance(error, ReadError) else f"{type(error).__name__}: {error}"
         return LoadError(
@@ -263,6 +271,7 @@ class RankLoad:
             tensor=use.piece.tensor if use is not None else None,
             file=self.plan.shards[file].name if file is not None else None,
             rule=source.rule if source is not None else None,
+            param=step.param if step is not None else None,
         )
 
     def _write(self, loaded: Loaded) -> None:
@@ -270,7 +279,7 @@ class RankLoad:
         step = chunk.step
         self.control.gate(chunk.stop - chunk.start)
         self._read_s += loaded.seconds
-        self._file = chunk.file
+        self._file, self._step = chunk.file, step
         begun = time.perf_counter()
         target = self.store.parameters[step.param]
         self._touched[step.param] = None
@@ -355,7 +364,7 @@ class RankLoad:
             )
 
     def _derive(self) -> None:
-        self._here, self._file = None, None
+        self._here, self._file, self._step = None, None, None
         for done in derive_all(self.plan, self.store):
             self.control.gate(0)
             self._emit_derived(done)

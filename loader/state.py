@@ -83,6 +83,7 @@ class LoadState:
         self.written: dict[tuple[int | None, str], int] = {}
         self.cells: list[int] = []
         self.changed_cells: set[int] = set()
+        self.faults: dict[int, int] = {}
         self.failure: dict[str, Any] | None = None
         self.store: dict[str, Any] = {"state": "empty", "epoch": 0}
         self.last: dict[str, Any] | None = None
@@ -194,6 +195,8 @@ class LoadState:
             "fix": detail.get("fix"),
             "touched": detail.get("touched", 0),
         }
+        if (cell := detail.get("cell")) is not None:
+            self.faults[cell] = self.faults.get(cell, 0) + 1
         self.last = {"what": "failed", "t": event.t}
 
     def _on_load_finished(self, event: Event) -> None:
@@ -295,8 +298,8 @@ class LoadState:
         if not geometry:
             return None
         cells = [
-            {**cell, "written": written}
-            for cell, written in zip(geometry["cells"], self.cells, strict=True)
+            {**cell, "written": written, "unexpected": self.faults.get(index, 0)}
+            for index, (cell, written) in enumerate(zip(geometry["cells"], self.cells, strict=True))
         ]
         return {"rows": geometry["rows"], "columns": geometry["columns"], "cells": cells}
 

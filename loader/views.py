@@ -325,7 +325,6 @@ def grid(plan: Plan, ranks: Sequence[int]) -> dict[str, Any]:
         "rows": ["top", *(str(i) for i in range(layers))],
         "columns": columns,
         "cells": [
-            {"row": row, "column": places[module], **cell, "unexpected": 0}
-            for (row, module), cell in cells.items()
+            {"row": row, "column": places[module], **cell} for (row, module), cell in cells.items()
         ],
     }

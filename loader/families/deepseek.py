@@ -22,6 +22,8 @@ ATTN = LAYER + "self_attn."
 MLP = LAYER + "mlp."
 INDEXER = ATTN + "indexer."
 HEADS = "num_attention_heads"
+Q_ROWS = f"{HEADS} x (qk_nope_head_dim + qk_rope_head_dim)"
+QKV_A = ATTN + "fused_qkv_a_proj_with_mqa.{leaf}"
 KV_SCALE_REASON = "the checkpoint has no such scale: -1.0 means unset"
 
 
@@ -53,6 +55,7 @@ def _family(
         *top_params(model, tie_head),
         *attention_params(model, form),
         *extra_params,
+        _norm(LAYER + "post_attention_layernorm.weight", model.hidden_size, "hidden_size", model),
         *mlp_params(model),
     )
     rules = (*attention_rules(model, form), *extra_rules, *MLP_RULES)
@@ -71,72 +74,82 @@ def top_params(model: Model, tie_head: bool) -> tuple[Param, ...]:
 
 
 def attention_params(model: Model, form: Format) -> tuple[Param, ...]:
-    layers, dtype = model.layers, model.dtype
-    heads, hidden = model.num_attention_heads, model.hidden_size
+    """In reading order, which is the order of the heat map's columns."""
+    query = _query_params(model) if model.q_lora_rank is None else _latent_query_params(model)
+    return (
+        _norm(LAYER + "input_layernorm.weight", model.hidden_size, "hidden_size", model),
+        *query,
+        *_key_value_params(model),
+        *(_kv_scales(model) if form.has_kv_scales else ()),
+    )
+
+
+def _query_params(model: Model) -> tuple[Param, ...]:
+    """Without a query rank: q_proj and kv_a_proj_with_mqa are parameters of their own."""
     qk = model.qk_nope_head_dim + model.qk_rope_head_dim
-    up = model.qk_nope_head_dim + model.v_head_dim
-    kv, rope = model.kv_lora_rank, model.qk_rope_head_dim
-    q_rows = f"{HEADS} x (qk_nope_head_dim + qk_rope_head_dim)"
-    params = [
-        _norm(ATTN + "kv_a_layernorm.weight", kv, "kv_lora_rank", model),
-        Param(
-            ATTN + "kv_b_proj.{leaf}",
-            (heads * up, kv),
-            (f"{HEADS} x (qk_nope_head_dim + v_head_dim)", "kv_lora_rank"),
-            dtype,
-            (Split(0, "tp", up),),
-            layers=layers,
-        ),
-        Param(
-            ATTN + "o_proj.{leaf}",
-            (hidden, heads * model.v_head_dim),
-            ("hidden_size", f"{HEADS} x v_head_dim"),
-            dtype,
-            (Split(1, "tp", model.v_head_dim),),
-            layers=layers,
-        ),
-        _norm(LAYER + "input_layernorm.weight", hidden, "hidden_size", model),
-        _norm(LAYER + "post_attention_layernorm.weight", hidden, "hidden_size", model),
-    ]
-    if model.q_lora_rank is None:
-        params += [
-            Param(
-                ATTN + "q_proj.{leaf}",
-                (heads * qk, hidden),
-                (q_rows, "hidden_size"),
-                dtype,
-                (Split(0, "tp", qk),),
-                layers=layers,
-            ),
-            Param(
-                ATTN + "kv_a_proj_with_mqa.{leaf}",
-                (kv + rope, hidden),
-                ("kv_lora_rank + qk_rope_head_dim", "hidden_size"),
-                dtype,
-                layers=layers,
-            ),
-        ]
-    else:
-        params += [
-            Param(
-                ATTN + "fused_qkv_a_proj_with_mqa.{leaf}",
-                (model.q_lora_rank + kv + rope, hidden),
-                ("q_lora_rank + kv_lora_rank + qk_rope_head_dim", "hidden_size"),
-                dtype,
-                parts=(Part("q_a", model.q_lora_rank), Part("kv_a", kv + rope)),
-                layers=layers,
-            ),
-            _norm(ATTN + "q_a_layernorm.weight", model.q_lora_rank, "q_lora_rank", model),
-            Param(
-                ATTN + "q_b_proj.{leaf}",
-                (heads * qk, model.q_lora_rank),
-                (q_rows, "q_lora_rank"),
-                dtype,
-                (Split(0, "tp", qk),),
-                layers=layers,
-            ),
-        ]
-    return (*params, *(_kv_scales(model) if form.has_kv_scales else ()))
+    q = Param(
+        ATTN + "q_proj.{leaf}",
+        (model.num_attention_heads * qk, model.hidden_size),
+        (Q_ROWS, "hidden_size"),
+        model.dtype,
+        (Split(0, "tp", qk),),
+        layers=model.layers,
+    )
+    kv_a = Param(
+        ATTN + "kv_a_proj_with_mqa.{leaf}",
+        (model.kv_lora_rank + model.qk_rope_head_dim, model.hidden_size),
+        ("kv_lora_rank + qk_rope_head_dim", "hidden_size"),
+        model.dtype,
+        layers=model.layers,
+    )
+    return (q, kv_a)
+
+
+def _latent_query_params(model: Model) -> tuple[Param, ...]:
+    """With a query rank: q_a and kv_a share one parameter, whole on every rank."""
+    assert model.q_lora_rank is not None
+    qk = model.qk_nope_head_dim + model.qk_rope_head_dim
+    kv_a = model.kv_lora_rank + model.qk_rope_head_dim
+    fused = Param(
+        QKV_A,
+        (model.q_lora_rank + kv_a, model.hidden_size),
+        ("q_lora_rank + kv_lora_rank + qk_rope_head_dim", "hidden_size"),
+        model.dtype,
+        parts=(Part("q_a", model.q_lora_rank), Part("kv_a", kv_a)),
+        layers=model.layers,
+    )
+    q_b = Param(
+        ATTN + "q_b_proj.{leaf}",
+        (model.num_attention_heads * qk, model.q_lora_rank),
+        (Q_ROWS, "q_lora_rank"),
+        model.dtype,
+        (Split(0, "tp", qk),),
+        layers=model.layers,
+    )
+    q_a_norm = _norm(ATTN + "q_a_layernorm.weight", model.q_lora_rank, "q_lora_rank", model)
+    return (fused, q_a_norm, q_b)
+
+
+def _key_value_params(model: Model) -> tuple[Param, ...]:
+    heads, kv, v = model.num_attention_heads, model.kv_lora_rank, model.v_head_dim
+    up = model.qk_nope_head_dim + v
+    kv_b = Param(
+        ATTN + "kv_b_proj.{leaf}",
+        (heads * up, kv),
+        (f"{HEADS} x (qk_nope_head_dim + v_head_dim)", "kv_lora_rank"),
+        model.dtype,
+        (Split(0, "tp", up),),
+        layers=model.layers,
+    )
+    out = Param(
+        ATTN + "o_proj.{leaf}",
+        (model.hidden_size, heads * v),
+        ("hidden_size", f"{HEADS} x v_head_dim"),
+        model.dtype,
+        (Split(1, "tp", v),),
+        layers=model.layers,
+    )
+    return (_norm(ATTN + "kv_a_layernorm.weight", kv, "kv_lora_rank", model), kv_b, out)
 
 
 def _norm(name: str, size: int, symbol: str, model: Model) -> Param:
@@ -164,7 +177,6 @@ def attention_rules(model: Model, form: Format) -> tuple[Rule, ...]:
     return kept if model.q_lora_rank is None else (*QKV_A_RULES, *kept)
 
 
-QKV_A = ATTN + "fused_qkv_a_proj_with_mqa.{leaf}"
 QKV_A_RULES = (
     Rule(ATTN + "q_a_proj.{leaf}", QKV_A, "q_a", pair=ATTN + "kv_a_proj_with_mqa.{leaf}"),
     Rule(ATTN + "kv_a_proj_with_mqa.{leaf}", QKV_A, "kv_a", pair=ATTN + "q_a_proj.{leaf}"),
@@ -233,7 +245,7 @@ def mlp_params(model: Model) -> tuple[Param, ...]:
     symbol = "moe_intermediate_size x n_shared_experts"
     if shared:
         params += _gated(MLP + "shared_experts.", shared, symbol, model, model.moe_layers)
-    return params + router_params(model) + expert_params(model)
+    return router_params(model) + params + expert_params(model)
 
 
 def _gated(prefix: str, width: int, symbol: str, model: Model, layers: int) -> tuple[Param, ...]:
