@@ -1,0 +1,27 @@
+"""The JSON API: one module per topic; routes parse, call one function, return."""
+
+from fastapi import APIRouter
+from loadscope.app.api import (
+    control,
+    events,
+    health,
+    loads,
+    mapping,
+    parameters,
+    reports,
+    stream,
+    what_if,
+)
+
+# the stream before the log: both begin with /events
+ROUTERS: tuple[APIRouter, ...] = (
+    health.router,
+    stream.router,
+    mapping.router,
+    parameters.router,
+    reports.router,
+    events.router,
+    what_if.router,
+    loads.router,
+    control.router,
+)

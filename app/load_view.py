@@ -1,0 +1,101 @@
+"""One load as the API sees it: its state, its plan, and where each name appears in the log."""
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from loadscope.loader.events import BULK_KINDS, Event
+from loadscope.loader.plan import Plan
+from loadscope.loader.state import LoadState
+
+
+class BulkRange(NamedTuple):
+    """Sequence numbers `first` … `first + span - 1` of one bulk record."""
+
+    kind: str
+    rank: int | None
+    first: int
+    span: int
+
+
+class EventIndex:
+    """Sequence numbers by tensor and parameter name."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, list[tuple[int | None, int]]] = {}
+        self.bulk: list[BulkRange] = []
+        # by rank and the pair's key: whether both halves have come
+        self.pairs: dict[tuple[int | None, str], bool] = {}
+
+        # by rank and parameter: files whose slices are written
+        self.files: dict[tuple[int | None, str], set[str]] = {}
+
+    def add(self, event: Event) -> None:
+        if event.kind in BULK_KINDS and event.tensor is None:
+            self.bulk.append(BulkRange(event.kind, event.rank, event.seq, event.span))
+            return
+        detail = event.detail or {}
+        if event.kind == "copied" and event.param is not None:
+            self.files.setdefault((event.rank, event.param), set()).add(str(detail.get("file")))
+        elif event.kind in ("half_held", "paired"):
+            key = str(detail.get("pair", event.param))
+            self.pairs[event.rank, key] = event.kind == "paired"
+        for name in {event.tensor, event.param} - {None}:
+            assert name is not None
+            self._by_name.setdefault(name, []).append((event.rank, event.seq))
+
+    def find(self, names: Iterable[str], rank: int | None) -> set[int]:
+        """Numbers of the single events about any of these names (on one rank, if given)."""
+        return {
+            seq
+            for name in names
+            for at, seq in self._by_name.get(name, ())
+            if rank is None or at is None or at == rank
+        }
+
+
+@dataclass(slots=True)
+class LoadView:
+    """State and plan of one load; hold `lock` while reading a state that still grows."""
+
+    load: int
+    state: LoadState = field(default_factory=LoadState)
+    plan: Plan | None = None
+    dropped: int = 0
+    is_paused: bool = False
+    # findings that came up after the plan was made
+    findings: list[dict[str, Any]] = field(default_factory=list)
+    index: EventIndex = field(default_factory=EventIndex)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def apply(self, events: Iterable[Event]) -> None:
+        """Fold events in; the lock is let go between them so that readers get their turn."""
+        for event in events:
+            with self.lock:
+                self.state.apply(event)
+            self.index.add(event)
+            if event.kind == "failed" and event.detail is not None:
+                self.findings += event.detail.get("findings", ())
+
+    def document(self, now: float) -> dict[str, Any]:
+        """The STATE document of docs/http-api.md."""
+        with self.lock:
+            document = self.state.as_json(now)
+        document.update(load=self.load, events_dropped=self.dropped)
+        if document["status"] == "refused" and (reason := self._refusal()) is not None:
+            document["sentence"] = f"refused before a byte was read: {reason}"
+        if self.is_paused and document["status"] == "loading":
+            # a rate that decays to zero would be a rate of nothing
+            document.update(status="paused", paused=True, rate_bps=None, eta_s=None)
+        return document
+
+    def _refusal(self) -> str | None:
+        if self.state.failure is not None:
+            return str(self.state.failure["message"])
+        errors = [f for f in self.plan.findings if f.level == "error"] if self.plan else []
+        return f"{errors[0].code} {errors[0].message}" if errors else None
+
+    def grid(self) -> dict[str, Any] | None:
+        with self.lock:
+            return self.state.grid()

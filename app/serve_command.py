@@ -1,0 +1,52 @@
+"""The `serve` and `demo` commands: bind first, then assemble, then run until told to stop."""
+
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+from loadscope.app.main import create_app
+from loadscope.app.memory import check_device
+from loadscope.app.options import refuse
+from loadscope.app.output import stderr
+from loadscope.app.server import Server, bind, url_of
+from loadscope.app.settings import Settings
+from loadscope.app.store_schema import StoreError
+from loadscope.loader.checkpoint import Checkpoint
+
+
+def run_server(settings: Settings, checkpoint: Checkpoint | None) -> None:
+    """Serve until SIGINT or SIGTERM; a taken port or state directory is wrong usage."""
+    try:
+        check_device(settings.device)
+    except ValueError as error:
+        refuse(str(error))
+    try:
+        bound = bind(settings.host, settings.port)
+    except OSError as error:
+        refuse(str(error) if error.errno is None else f"{settings.host}: {error.strerror}")
+    try:
+        app = create_app(settings, checkpoint)
+    except StoreError as error:
+        bound.close()
+        refuse(str(error))
+    # uvicorn raises the signal again when it has stopped: then temporary folders must still go
+    signal.signal(signal.SIGTERM, _exit)
+    _greet(settings, url_of(bound), checkpoint)
+    try:
+        Server(app, app.state.services.hub.close).run(sockets=[bound])
+    except KeyboardInterrupt:
+        stderr.print("stopped")
+
+
+def _exit(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def _greet(settings: Settings, url: str, checkpoint: Checkpoint | None) -> None:
+    what = f"loading {checkpoint.label}" if checkpoint is not None else "idle: POST /reload"
+    pace = "" if settings.pace_s is None else f", paced to {settings.pace_s:.0f} s, to be watched"
+    stderr.print(f"loadscope at [bold]{url}[/bold]  ({what}{pace})")
+    stderr.print(f"  API {url}docs   stop with Ctrl+C")
+    if settings.insecure:
+        stderr.print("  [yellow]reachable from other machines, without a password[/yellow]")

@@ -1,0 +1,73 @@
+"""Every setting of the process, read once; environment variables are LOADSCOPE_<NAME>."""
+
+import os
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from loadscope.app.hosts import is_loopback
+from loadscope.loader.plan import Options
+from loadscope.loader.topology import Layout
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+ENV_PREFIX = "LOADSCOPE_"
+Origin = Literal["serve", "reload", "load", "demo"]
+
+
+def default_state_dir() -> Path:
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "loadscope"
+
+
+class Settings(BaseSettings):
+    """What `serve`, `demo` and `load` run with; the command line overrides the environment."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
+
+    model: Path | None = None
+    origin: Origin = "serve"
+    roots: tuple[Path, ...] = ()
+    state_dir: Path = Field(default_factory=default_state_dir)
+    host: str = "127.0.0.1"
+    port: int = Field(default=8787, ge=0, le=65535)
+    insecure: bool = False
+    device: Literal["cpu", "cuda"] = "cpu"
+    ranks: str | None = None
+    layout: Layout = Layout()
+    options: Options = Options()
+    pace_s: float | None = Field(default=None, gt=0)
+    retention_bytes: int = Field(default=512 * 2**20, ge=2**20)
+    max_clients: int = Field(default=64, ge=1)
+    max_body_bytes: int = Field(default=64 * 2**10, ge=2**10)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_environment(cls, values: dict[str, Any]) -> dict[str, Any]:
+        known = {f"{ENV_PREFIX}{name}".upper() for name in cls.model_fields}
+        given = {name for name in os.environ if name.upper().startswith(ENV_PREFIX)}
+        if unknown := sorted(name for name in given if name.upper() not in known):
+            raise ValueError(f"unknown environment variable {', '.join(unknown)}")
+        return values
+
+    @model_validator(mode="after")
+    def _refuse_open_doors(self) -> Self:
+        if not is_loopback(self.host) and not self.insecure:
+            raise ValueError(
+                f"{self.host} can be reached from other machines and there is no password; "
+                "add --insecure if that is meant"
+            )
+        return self
+
+
+def make_settings(**given: Any) -> Settings:
+    """Settings from the command line over the environment; None means not given.
+
+    Raises ValueError with one line that names what is wrong.
+    """
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{name}: {message}" if name else message) from None

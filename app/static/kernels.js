@@ -1,0 +1,38 @@
+// Timings per kind of step.
+import { $, fill, rows, show } from "./dom.js";
+import { count, rate, seconds } from "./format.js";
+
+const FIRST = ["read", "copy"];
+
+export function mountKernels(live) {
+  return () => {
+    const kernels = Object.entries(live.state.kernels).sort(([a], [b]) => place(a) - place(b));
+    const whole = kernels.reduce((sum, [, timing]) => sum + timing.seconds, 0);
+    show($("[data-empty=kernels]"), !kernels.length);
+    rows(
+      $("#kernels"),
+      kernels,
+      ([name]) => name,
+      "kernel-row",
+      (node, [name, timing]) => drawKernel(node, name, timing, whole),
+    );
+  };
+}
+
+function drawKernel(node, name, timing, whole) {
+  $("meter", node).value = whole ? timing.seconds / whole : 0;
+  fill(node, {
+    name,
+    count: count(timing.count),
+    p50: seconds(timing.p50_s),
+    p90: seconds(timing.p90_s),
+    p99: seconds(timing.p99_s),
+    max: seconds(timing.max_s),
+    rate: timing.seconds ? rate(timing.bytes / timing.seconds) : "–",
+  });
+}
+
+/** Reads and copies lead; the kernels follow in the order of the state. */
+function place(name) {
+  return (FIRST.indexOf(name) + FIRST.length + 1) % (FIRST.length + 1);
+}

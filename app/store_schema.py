@@ -1,0 +1,102 @@
+"""The event log's file: tables, versions and the ways to open it."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+SCHEMA_VERSION = 1
+STRICT_SINCE = (3, 37, 0)
+
+# while a load runs its events are packed rows in event_batch; afterwards also single rows in event
+TABLES = {
+    "plan": "digest TEXT PRIMARY KEY, payload BLOB NOT NULL",
+    "load": """
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        origin TEXT NOT NULL,
+        source TEXT NOT NULL,
+        source_path TEXT NOT NULL,
+        writer TEXT NOT NULL,
+        status TEXT NOT NULL,
+        started_t REAL NOT NULL,
+        finished_t REAL,
+        digest TEXT REFERENCES plan(digest),
+        summary TEXT NOT NULL DEFAULT '{}',
+        events_dropped INTEGER NOT NULL DEFAULT 0,
+        exploded INTEGER NOT NULL DEFAULT 0""",
+    "event_batch": """
+        load INTEGER NOT NULL REFERENCES load(id),
+        first_seq INTEGER NOT NULL,
+        last_seq INTEGER NOT NULL,
+        payload BLOB NOT NULL,
+        PRIMARY KEY (load, first_seq)""",
+    "event": """
+        load INTEGER NOT NULL REFERENCES load(id),
+        seq INTEGER NOT NULL,
+        t REAL NOT NULL,
+        rank INTEGER,
+        kind TEXT NOT NULL,
+        tensor TEXT,
+        param TEXT,
+        rule TEXT,
+        reason TEXT,
+        bytes INTEGER,
+        seconds REAL,
+        detail TEXT,
+        span INTEGER NOT NULL,
+        PRIMARY KEY (load, seq)""",
+}
+INDEXES = {
+    "event_by_kind": "event (load, kind, seq)",
+    "event_by_param": "event (load, param, seq)",
+}
+EVENT_COLUMNS = (
+    "seq", "t", "load", "rank", "kind", "tensor", "param", "rule", "reason",
+    "bytes", "seconds", "detail", "span",
+)  # fmt: skip
+
+
+class StoreError(RuntimeError):
+    """The state directory cannot be used; the message says why and what to do."""
+
+
+def open_writer(path: Path) -> sqlite3.Connection:
+    """The one connection that writes; creates the tables in a new file.
+
+    WAL needs shared memory, which network file systems lack: there the journal is a plain file.
+    """
+    try:
+        db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+        # freed pages must leave the file, or the limit in bytes would mean nothing
+        db.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        if db.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
+            db.execute("PRAGMA journal_mode=DELETE")
+        db.execute("PRAGMA synchronous=NORMAL")
+        _create(db, path)
+    except sqlite3.Error as error:
+        raise StoreError(f"{path.name} in the state directory is not usable: {error}") from error
+    return db
+
+
+def _create(db: sqlite3.Connection, path: Path) -> None:
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version not in (0, SCHEMA_VERSION):
+        raise StoreError(
+            f"{path.name} has format {version}, this program writes {SCHEMA_VERSION}; "
+            "choose another --state-dir"
+        )
+    options = " STRICT" if sqlite3.sqlite_version_info >= STRICT_SINCE else ""
+    db.execute("BEGIN IMMEDIATE")
+    for name, columns in TABLES.items():
+        db.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns}){options}")
+    for name, target in INDEXES.items():
+        db.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {target}")
+    db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    db.execute("COMMIT")
+
+
+def open_reader(path: Path) -> closing[sqlite3.Connection]:
+    """A short-lived read-only connection, for one query in any thread."""
+    uri = f"{path.resolve().as_uri()}?mode=ro"
+    db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
+    db.row_factory = sqlite3.Row
+    return closing(db)
