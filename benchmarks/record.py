@@ -109,7 +109,7 @@ def measure(name: str, fields: dict[str, int], emit_s: float) -> list[str]:
         name,
         f"{len(plan.tensors):,}",
         f"{sum(t.stop - t.start for t in plan.tensors.values()) / 1e6:,.0f} MB",
-        f"{100 * statistics.median(shares):.2f} % ({100 * min(shares):.2f} to {100 * max(shares):.2f})",
+        spread([100 * share for share in shares], "%", 2),
         spread(without_s),
         spread(with_s),
         f"{ratio:.3f}",

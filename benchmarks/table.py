@@ -6,11 +6,13 @@ import statistics
 from collections.abc import Sequence
 from datetime import date
 from importlib.metadata import version
+from pathlib import Path
 
 
 def machine() -> str:
     """Processor, cores and versions, for the line above a table."""
-    lines = open("/proc/cpuinfo").read().splitlines() if os.path.exists("/proc/cpuinfo") else []
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = {line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")}
     name = names.pop() if names else platform.processor() or platform.machine()
     return (

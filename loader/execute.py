@@ -61,6 +61,10 @@ class LoadError(Exception):
         self.param = param
 
 
+class Cancelled(LoadError):
+    """A load that was asked to stop, by its user or because the server shuts down."""
+
+
 class Control:
     """Pause, resume, cancel and pace a load from another thread."""
 
@@ -97,7 +101,7 @@ class Control:
             ahead = self._bytes / self.pace_bps - (time.monotonic() - self._started)
             self._cancelled.wait(max(0.0, ahead))
         if self._cancelled.is_set():
-            raise LoadError("the load was cancelled")
+            raise Cancelled("the load was cancelled")
 
 
 ReaderFactory = Callable[[Path, list[str], torch.device], Reader]
@@ -194,7 +198,8 @@ def _fail(
             else "correct the cause and reload: no parameter was touched",
         },
     )
-    emit("load_finished", detail={"status": "failed", "store": _store_json(stores)})
+    status = "interrupted" if isinstance(error, Cancelled) else "failed"
+    emit("load_finished", detail={"status": status, "store": _store_json(stores)})
 
 
 def _store_json(stores: Mapping[int, ParameterStore]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a load really left behind: shapes, strides, sha256, and how many elements were written.
 
-`written` is measured: the rank is loaded twice over different fill bytes, and an element counts as
-written when both loads left the same bits there.
+`written` is measured: the rank is loaded twice over different fill bytes. An element that shows the
+first fill after the first load and the second after the second was written by neither.
 """
 
 import hashlib

@@ -13,8 +13,9 @@ from loadscope.loader.resolve import Tail
 from loadscope.loader.topology import layers_in
 from loadscope.loader.views import (
     global_skip_masks,
+    holds,
     outcome,
-    parameters,
+    parameter_places,
     rank_outcome,
     rank_skip_masks,
     routed,
@@ -23,7 +24,7 @@ from loadscope.loader.views import (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a search asks for; None means any. `after` is the last name of the page before."""
+    """What a search asks for; None means any."""
 
     text: str = ""
     outcome: str | None = None
@@ -32,71 +33,105 @@ class Wanted:
     layer: int | None = None
     rank: int | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether only the text decides."""
+        filters = (self.outcome, self.reason, self.rule, self.layer)
+        return all(value is None for value in filters)
 
-def search(plan: Plan, wanted: Wanted) -> Iterator[dict[str, Any]]:
-    """Checkpoint names in file order, then parameter names, that fit; rows for /mapping/search."""
-    for name in plan.tensors:
-        if wanted.text in name and (row := _tensor_row(plan, name, wanted)) is not None:
-            yield row
+
+Match = tuple[str, str]
+
+
+def search(plan: Plan, wanted: Wanted) -> list[Match]:
+    """(kind, name) of what fits: checkpoint tensors in file order, then parameters."""
+    tensors = [n for n in plan.tensors if wanted.text in n] if wanted.text else list(plan.tensors)
+    if not wanted.is_plain:
+        tensors = [name for name in tensors if _fits(plan, name, wanted)]
+    found: list[Match] = [("tensor", name) for name in tensors]
     if wanted.outcome is None and wanted.reason is None and wanted.rule is None:
-        yield from _parameter_rows(plan, wanted)
+        found += [("parameter", name) for name in _parameters(plan, wanted)]
+    return found
 
 
-def _tensor_row(plan: Plan, name: str, wanted: Wanted) -> dict[str, Any] | None:
+def _fits(plan: Plan, name: str, wanted: Wanted) -> bool:
     place = plan.find(name)
     assert place is not None
     tail, layer = place
     if wanted.layer is not None and (tail.is_top or layer != wanted.layer):
-        return None
-    what, reason = (
-        outcome(plan, tail, layer)
-        if wanted.rank is None
-        else rank_outcome(plan, tail, layer, plan.seats[wanted.rank])
-    )
+        return False
     source = plan.sources[tail.source] if tail.source is not None else None
-    rule = source.rule if source is not None else None
-    for asked, found in ((wanted.outcome, what), (wanted.reason, reason), (wanted.rule, rule)):
-        if asked is not None and asked != found:
-            return None
+    if wanted.rule is not None and (source is None or source.rule != wanted.rule):
+        return False
+    if wanted.outcome is None and wanted.reason is None:
+        return True
+    what, reason = _outcome(plan, tail, layer, wanted.rank)
+    return wanted.outcome in (None, what) and wanted.reason in (None, reason)
+
+
+def _outcome(plan: Plan, tail: Tail, layer: int, rank: int | None) -> tuple[str, str | None]:
+    if rank is None:
+        return outcome(plan, tail, layer)
+    return rank_outcome(plan, tail, layer, plan.seats[rank])
+
+
+def _parameters(plan: Plan, wanted: Wanted) -> Iterator[str]:
+    seats = plan.seats if wanted.rank is None else (plan.seats[wanted.rank],)
+    for name, (index, layer) in parameter_places(plan).items():
+        target = plan.targets[index]
+        if wanted.text not in name or name in plan.tensors:
+            continue
+        if wanted.layer is not None and (target.stage != "layer" or layer != wanted.layer):
+            continue
+        if any(holds(plan, target, seat) >> layer & 1 for seat in seats):
+            yield name
+
+
+def row(plan: Plan, match: Match, rank: int | None = None) -> dict[str, Any]:
+    """What a list shows of one match; the outcome is that on `rank`, if given."""
+    kind, name = match
+    return _tensor_row(plan, name, rank) if kind == "tensor" else _parameter_row(plan, name)
+
+
+def _tensor_row(plan: Plan, name: str, rank: int | None) -> dict[str, Any]:
+    place = plan.find(name)
+    assert place is not None
+    tail, layer = place
+    what, reason = _outcome(plan, tail, layer, rank)
+    source = plan.sources[tail.source] if tail.source is not None else None
+    param = None
+    if source is not None and source.target is not None and tail.routed >> layer & 1:
+        param = plan.targets[source.target].full_name(layer)
     tensor = plan.tensors[name]
-    has_target = source is not None and source.target is not None and tail.routed >> layer & 1
     return {
         "name": name,
         "kind": "tensor",
         "file": plan.shards[tensor.file].name,
         "dtype": tensor.dtype,
         "shape": list(tensor.shape),
-        "rule": rule,
-        "param": plan.targets[source.target].full_name(layer)
-        if source is not None and source.target is not None and has_target
-        else None,
+        "rule": source.rule if source is not None else None,
+        "param": param,
         "outcome": what,
         "reason": reason,
         "bytes": tensor.stop - tensor.start,
     }
 
 
-def _parameter_rows(plan: Plan, wanted: Wanted) -> Iterator[dict[str, Any]]:
-    seen: set[str] = set()
-    for rank in range(plan.layout.world) if wanted.rank is None else (wanted.rank,):
-        for view in parameters(plan, rank):
-            if view.name in seen or wanted.text not in view.name or view.name in plan.tensors:
-                continue
-            if wanted.layer is not None and view.layer != wanted.layer:
-                continue
-            seen.add(view.name)
-            yield {
-                "name": view.name,
-                "kind": "parameter",
-                "file": None,
-                "dtype": view.dtype,
-                "shape": list(view.shape),
-                "rule": None,
-                "param": view.name,
-                "outcome": view.fill,
-                "reason": None,
-                "bytes": prod(view.shape) * ITEM_BYTES[view.dtype],
-            }
+def _parameter_row(plan: Plan, name: str) -> dict[str, Any]:
+    index, _layer = parameter_places(plan)[name]
+    target, shape = plan.targets[index], plan.shapes[index]
+    return {
+        "name": name,
+        "kind": "parameter",
+        "file": None,
+        "dtype": target.dtype,
+        "shape": list(shape),
+        "rule": None,
+        "param": name,
+        "outcome": target.fill.kind,
+        "reason": None,
+        "bytes": prod(shape) * ITEM_BYTES[target.dtype],
+    }
 
 
 _Run = tuple[Tail, int, str | None]
@@ -108,6 +143,9 @@ class BulkIndex:
     def __init__(self, runs: Sequence[_Run]) -> None:
         self._runs = runs
         self._ends = list(accumulate(mask.bit_count() for _tail, mask, _reason in runs))
+        self._by_tail: dict[int, list[int]] = {}
+        for number, (tail, _mask, _reason) in enumerate(runs):
+            self._by_tail.setdefault(id(tail), []).append(number)
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -121,11 +159,11 @@ class BulkIndex:
 
     def position(self, tail: Tail, layer: int) -> int | None:
         """Where a tensor stands in the order; None if the event is not about it."""
-        before = 0
-        for (other, mask, _reason), end in zip(self._runs, self._ends, strict=True):
-            if other is tail and mask >> layer & 1:
+        for number in self._by_tail.get(id(tail), ()):
+            mask = self._runs[number][1]
+            if mask >> layer & 1:
+                before = self._ends[number] - mask.bit_count()
                 return before + (mask & ((1 << layer) - 1)).bit_count()
-            before = end
         return None
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from loadscope.loader.dtypes import ITEM_BYTES
 from loadscope.loader.place import Box
 from loadscope.loader.plan import Plan
-from loadscope.loader.views import deliveries, volume
+from loadscope.loader.topology import Seat, layers_in
+from loadscope.loader.views import holds, routed, volume
 
 CHUNK_BYTES = 16 << 20
 
@@ -84,38 +85,44 @@ def steps(plan: Plan, rank: int, cells: Mapping[str, int] | None = None) -> list
     `cells` gives each parameter's cell in the heat map, as `cell_numbers` makes it.
     """
     cells = cells if cells is not None else {}
+    seat = plan.seats[rank]
     found: dict[tuple[int, str], Step] = {}
     started: set[str] = set()
-    tensors = sorted(plan.tensors.items(), key=lambda item: (item[1].file, item[1].start))
-    for name, tensor in tensors:
-        place = plan.find(name)
-        assert place is not None
-        for delivery in deliveries(plan, *place, ranks=(rank,)):
-            key = (tensor.file, delivery.param)
-            step = found.get(key)
-            if step is None:
-                cell = cells.get(delivery.param)
-                step = Step(len(found), tensor.file, delivery.target, delivery.param, cell)
-                found[key] = step
-                if delivery.param not in started:
-                    seat = plan.seats[rank]
-                    step.zero_box = plan.zero_boxes.get((delivery.target, seat.tp))
-                    started.add(delivery.param)
-            tail = place[0]
-            assert tail.source is not None
-            step.pieces.append(
-                Piece(
-                    name,
-                    tail.source,
-                    delivery.part,
-                    tensor.dtype,
-                    tensor.shape,
-                    tensor.start,
-                    delivery.source_box,
-                    delivery.target_box,
-                )
-            )
+    for file, _start, param, target, piece in sorted(_pieces(plan, seat), key=_in_file_order):
+        step = found.get((file, param))
+        if step is None:
+            step = found[(file, param)] = Step(len(found), file, target, param, cells.get(param))
+            if param not in started:
+                step.zero_box = plan.zero_boxes.get((target, seat.tp))
+                started.add(param)
+        step.pieces.append(piece)
     return list(found.values())
+
+
+_Placed = tuple[int, int, str, int, Piece]
+
+
+def _in_file_order(placed: _Placed) -> tuple[int, int]:
+    return placed[0], placed[1]
+
+
+def _pieces(plan: Plan, seat: Seat) -> Iterator[_Placed]:
+    """(file, offset, parameter, target, piece) of every slice on a seat, tail by tail."""
+    for tail, source, target in routed(plan):
+        assert tail.source is not None
+        assert source.target is not None
+        placement = plan.placements[(tail.source, seat.tp)]
+        if source.experts and placement.slot(tail.expert) is None:
+            continue
+        target_box = placement.target_box_of(tail.expert)
+        for layer in layers_in(tail.routed & holds(plan, target, seat)):
+            name = tail.name(layer)
+            tensor = plan.tensors[name]
+            piece = Piece(
+                name, tail.source, source.part, tensor.dtype, tensor.shape, tensor.start,
+                placement.source_box, target_box,
+            )  # fmt: skip
+            yield tensor.file, tensor.start, target.full_name(layer), source.target, piece
 
 
 def cell_numbers(plan: Plan, geometry: Mapping[str, Any]) -> dict[str, int]:

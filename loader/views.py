@@ -64,13 +64,21 @@ def parameters(plan: Plan, rank: int) -> Iterator[ParameterView]:
             )
 
 
+def parameter_places(plan: Plan) -> dict[str, tuple[int, int]]:
+    """Every parameter name of the whole model with its target index and layer."""
+    if "parameter_places" not in plan.cache:
+        plan.cache["parameter_places"] = {
+            target.full_name(layer): (index, layer)
+            for index, target in enumerate(plan.targets if plan.shapes else ())
+            for layer in layers_in(target.layers)
+        }
+    places: dict[str, tuple[int, int]] = plan.cache["parameter_places"]
+    return places
+
+
 def find_parameter(plan: Plan, name: str) -> tuple[int, int] | None:
     """Target index and layer of a parameter name."""
-    for index, target in enumerate(plan.targets):
-        for layer in layers_in(target.layers):
-            if target.full_name(layer) == name:
-                return index, layer
-    return None
+    return parameter_places(plan).get(name)
 
 
 @dataclass(frozen=True, slots=True)

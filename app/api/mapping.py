@@ -1,7 +1,6 @@
 """Where a name goes and where it comes from; search over all names."""
 
-from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from loadscope.app.api.chosen import chosen_ranks, planned_view
@@ -21,7 +20,7 @@ from loadscope.app.event_pages import numbers_about
 from loadscope.app.problems import Problem
 from loadscope.app.services import Services, ServicesDep
 from loadscope.loader.explain import explain, suggest
-from loadscope.loader.search import Wanted, search
+from loadscope.loader.search import Match, Wanted, row, search
 from starlette.concurrency import run_in_threadpool
 
 router = APIRouter(tags=["mapping"])
@@ -87,18 +86,17 @@ def mapping_search(
     """Tensors and parameters whose name contains `q` and that fit every filter."""
     view, plan = planned_view(services, load)
     chosen_ranks(view, plan, rank)
-    rows = list(search(plan, Wanted(q, outcome, reason, rule, layer, rank)))
-    start = _place_after(rows, decode_cursor(cursor, str, str))
-    page = list(islice(rows, start, start + limit))
-    rest = start + limit < len(rows)
-    next_cursor = encode_cursor(page[-1]["kind"], page[-1]["name"]) if rest else None
-    return Json(collection(page, len(rows), next_cursor))
+    matches = search(plan, Wanted(q, outcome, reason, rule, layer, rank))
+    start = _place_after(matches, decode_cursor(cursor, str, str))
+    page = matches[start : start + limit]
+    rest = start + limit < len(matches)
+    next_cursor = encode_cursor(*page[-1]) if rest else None
+    return Json(collection([row(plan, match, rank) for match in page], len(matches), next_cursor))
 
 
-def _place_after(rows: list[dict[str, Any]], key: tuple[str, str] | None) -> int:
+def _place_after(matches: list[Match], key: tuple[str, str] | None) -> int:
     if key is None:
         return 0
-    for index, row in enumerate(rows):
-        if (row["kind"], row["name"]) == key:
-            return index + 1
+    if key in matches:
+        return matches.index(key) + 1
     raise Problem(400, "bad-cursor", "the cursor belongs to another search; start without it")
