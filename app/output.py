@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from loadscope.app.units import seconds_text, size_text
+from loadscope.loader.topology import compact
+from loadscope.loader.views import is_expected
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -37,7 +39,10 @@ def print_plan(document: Mapping[str, Any]) -> None:
     sizes = ", ".join(f"{key.removesuffix('_size')} {layout[key]}" for key in layout)
     stdout.print(Text(f"layout {sizes}; digest {document['digest'][:16]}"))
     stdout.print(_totals(totals))
-    stdout.print(_ranks(document["ranks"]))
+    if totals["skips"]:
+        stdout.print(Text(f"skipped: {skips_text(totals['skips'])}"))
+    if document["ranks"]:
+        stdout.print(_ranks(document["ranks"]))
     print_findings(document["findings"])
 
 
@@ -49,12 +54,21 @@ def plan_sentence(document: Mapping[str, Any]) -> str:
     """What the plan promises, in one line."""
     errors = [one for one in document["findings"] if one["level"] == "error"]
     if errors:
-        return f"{len(errors):,} kinds of error, first: {errors[0]['message']}"
+        more = f" (and {len(errors) - 1:,} more errors below)" if len(errors) > 1 else ""
+        return f"{errors[0]['message']}{more}"
     totals = document["totals"]
-    skipped = totals["outcomes"]["skipped"]
+    skipped, ranks = totals["outcomes"]["skipped"], document["layout"]["ranks"]
     return (
         f"every element of {totals['parameters']['checkpoint']:,} parameters will be written "
-        f"exactly once on {document['layout']['ranks']} rank(s); {skipped:,} tensors skipped"
+        f"exactly once on {ranks} {'rank' if ranks == 1 else 'ranks'}; {skipped:,} tensors skipped"
+    )
+
+
+def skips_text(skips: Mapping[str, int]) -> str:
+    """Reasons with counts, each said to be expected or not."""
+    return ", ".join(
+        f"{count:,} {reason} ({'expected' if is_expected(reason) else 'unexpected'})"
+        for reason, count in skips.items()
     )
 
 
@@ -77,11 +91,14 @@ def _totals(totals: Mapping[str, Any]) -> Table:
 
 
 def _ranks(ranks: Iterable[Mapping[str, Any]]) -> Table:
-    table = Table("rank", "pp", "tp", "ep", "layers", "parameters", "memory", "read", box=None)
+    """Ranks that hold and read the same share a row."""
+    table = Table("ranks", "layers", "parameters", "memory", "read", box=None)
+    groups: dict[tuple[str, ...], list[int]] = {}
     for row in ranks:
-        seat = [str(row[key]) for key in ("rank", "pp_rank", "tp_rank", "ep_rank", "layers")]
         sizes = [size_text(row[key]) for key in ("parameter_bytes", "read_bytes")]
-        table.add_row(*seat, f"{row['parameters']:,}", *sizes)
+        groups.setdefault((row["layers"], f"{row['parameters']:,}", *sizes), []).append(row["rank"])
+    for cells, members in groups.items():
+        table.add_row(compact(members), *cells)
     return table
 
 

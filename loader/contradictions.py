@@ -44,7 +44,7 @@ def _draft(tails: Sequence[Tail], present: int, absent: int, model: Model) -> li
         count, example = _counts(tails, present)
         findings.append(
             _draft_note(
-                f"layers {compact(layers_in(present))} are the draft layer ({count:,} tensors): "
+                f"draft layer {compact(layers_in(present))} is in the files ({count:,} tensors): "
                 f"not asked for, not loaded",
                 count,
                 example,

@@ -283,7 +283,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "layout": plan.layout.as_json(),
         "digest": plan.digest,
         "totals": totals(plan),
-        "ranks": [rank_row(plan, rank) for rank in range(plan.layout.world)],
+        "ranks": [rank_row(plan, r) for r in range(plan.layout.world)] if plan.shapes else [],
         "findings": [finding.as_json() for finding in plan.findings],
         "seconds": {stage: round(s, 6) for stage, s in plan.seconds.items()},
     }
