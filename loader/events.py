@@ -29,7 +29,8 @@ SKIP_MEANINGS: dict[str, str] = {
     "pp_edge": "embedding, norm and head live on the first or the last pipeline stage only",
     "beyond_model": "the layer lies beyond num_hidden_layers (a draft layer, or not asked for)",
     "not_draft_layer": "only the draft layer is loaded for the draft model",
-    "shared_with_target": "the draft uses the target's embedding and head",
+    "shared_with_target": "not a copy of its own: a tied head is the embedding, "
+    "a draft takes both from the target",
     "rotary": "rotary frequencies are computed from the config",
     "bias_absent": "the model has no such bias",
     "ep_nonlocal": "the expert lives on another expert-parallel rank",

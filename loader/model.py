@@ -39,6 +39,9 @@ INDEXER_INTEGERS: dict[str, tuple[int, dict[str, int]]] = {
     "index_n_heads": (1, {"deepseek_v32": 64}),
     "index_head_dim": (1, {"deepseek_v32": 128}),
 }
+# beyond these a number is a mistake, and would only cost time
+HIGHEST = {"num_hidden_layers": 9_999, "num_nextn_predict_layers": 64, "n_routed_experts": 65_536}
+HIGHEST_SIZE = 2**31
 NULL_IS_ZERO = ("num_nextn_predict_layers", "n_routed_experts", "n_shared_experts")
 OTHER_FIELDS = ("architectures", "model_type", "dtype", "torch_dtype", "q_lora_rank", "index_topk",
                 "topk_method", "tie_word_embeddings", "quantization_config", "compression_config",
@@ -177,11 +180,9 @@ class _Reader:
             and (default := defaults.get(self.model_type, defaults.get("*"))) is not None
         ):
             return int(self.default(field, default))
-        if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-            self.wrong(field, f"a whole number of at least {lowest}")
-            return max(lowest, 1)
-        if value > 2**31:
-            self.wrong(field, "a whole number below 2**31")
+        highest = HIGHEST.get(field, HIGHEST_SIZE)
+        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+            self.wrong(field, f"a whole number from {lowest} to {highest}")
             return max(lowest, 1)
         return value
 
