@@ -20,11 +20,14 @@ def check_layers(tails: Sequence[Tail], model: Model, *, layers_were_set: bool) 
     first = model.num_hidden_layers
     announced = ((1 << model.num_nextn_predict_layers) - 1) << first
     beyond = seen & ~model.layers
-    findings = [
-        *_draft(tails, beyond & drafts & announced, announced & ~drafts, model),
-        *_more_drafts(tails, beyond & drafts & ~announced, model),
-        *_beyond(tails, beyond & ~drafts, model, layers_were_set),
-    ]
+    if beyond & ~drafts:
+        # whether a layer is the draft cannot be told by its number then
+        findings = _beyond(tails, beyond, model, layers_were_set)
+    else:
+        findings = [
+            *_draft(tails, beyond & announced, announced & ~drafts, model),
+            *_more_drafts(tails, beyond & ~announced, model),
+        ]
     missing = layers_in(model.layers & ~seen)
     if missing:
         findings.append(_missing_layers(missing, model))
@@ -127,8 +130,8 @@ def _beyond(tails: Sequence[Tail], mask: int, model: Model, layers_were_set: boo
         finding(
             "LS208",
             "num_hidden_layers",
-            f"config.json contradicts the headers: {found}{model.num_hidden_layers}, and they are "
-            f"no draft layers (no {DRAFT_MARK})",
+            f"config.json contradicts the headers: {found}{model.num_hidden_layers}, and not all of "
+            f"them are draft layers (no {DRAFT_MARK})",
             fix="correct num_hidden_layers in config.json, or give --set num_hidden_layers=N to "
             "load fewer layers on purpose",
             pattern="model.layers.{layer}.{rest}",

@@ -75,6 +75,8 @@ def _split_fault(
         return None
     per, name = _per(target, split.dim), target.name
     symbol = target.symbols[split.dim]
+    if target.parts and split.dim == target.part_dim:
+        symbol = f"one part of {symbol}"
     for logical in _sizes(weight, split.dim):
         if split.unit > 1 and (logical // split.unit) % ways:
             return "LS206", name, f"{name}: {logical // split.unit} heads cannot be cut in {ways}"

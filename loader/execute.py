@@ -286,6 +286,10 @@ class RankLoad:
         self._read_s += loaded.seconds
         self._file, self._step = chunk.file, step
         begun = time.perf_counter()
+        if not self._touched:
+            # what this checkpoint leaves out must not keep the value of the one before
+            self._touched.update(dict.fromkeys(self.store.initial))
+            self.store.reset_initial()
         target = self.store.parameters[step.param]
         self._touched[step.param] = None
         if step.zero_box is not None and self._elements == 0:

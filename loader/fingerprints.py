@@ -39,20 +39,13 @@ def fingerprint(
 
     Needs one byte per element beside the parameters. Raises LoadError as a load does.
     """
-    control = control if control is not None else Control()
-    suspects: dict[str, torch.Tensor] = {}
-    written: dict[str, int] = {}
-    for byte in PATTERNS:
-        store.fill_pattern(byte)
-        run = RankLoad(plan, store, emit, control, {})
-        try:
-            run.load(checkpoint.directory, make_reader)
-        except LoadError:
-            raise
-        except Exception as error:
-            raise run.explain(error) from error
-        _compare(store, byte, suspects, written)
-        emit = discard
+    run = RankLoad(plan, store, emit, control if control is not None else Control(), {})
+    initial, store.initial = store.initial, {}
+    try:
+        written = _measure(run, checkpoint, make_reader)
+    finally:
+        # an initial value is no write: it is set when the measuring is over
+        store.initial = initial
     return {
         "params": _parameters(plan, store, written),
         "derived": {name: _describe(tensor) for name, tensor in sorted(store.derived.items())},
@@ -61,6 +54,23 @@ def fingerprint(
         "tensors": _tensors(plan, store.rank),
         "findings": [finding.as_json() for finding in plan.findings],
     }
+
+
+def _measure(run: RankLoad, checkpoint: Checkpoint, make_reader: ReaderFactory) -> dict[str, int]:
+    """Written elements per parameter; only the first of the two loads is reported."""
+    suspects: dict[str, torch.Tensor] = {}
+    written: dict[str, int] = {}
+    for byte in PATTERNS:
+        run.store.fill_pattern(byte)
+        try:
+            run.load(checkpoint.directory, make_reader)
+        except LoadError:
+            raise
+        except Exception as error:
+            raise run.explain(error) from error
+        _compare(run.store, byte, suspects, written)
+        run = RankLoad(run.plan, run.store, discard, run.control, {})
+    return written
 
 
 def _compare(

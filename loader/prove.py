@@ -96,17 +96,17 @@ class _TargetProof:
 
     def _usable(self) -> list[tuple[Supply, int]]:
         """Supplies that write, each with the layers in which its inputs are all there."""
-        halves = {(s.name, s.pair): i for i, s in enumerate(self.subject.sources)}
-        present: dict[tuple[int, int], int] = {}
+        present: dict[tuple[str, str | None, int], int] = {}
         for supply in self.supplies:
-            key = (supply.source, supply.expert)
+            source = self.subject.sources[supply.source]
+            key = (source.name, source.pair, supply.expert)
             present[key] = present.get(key, 0) | supply.present
         usable = []
         for supply in self.supplies:
             source = self.subject.sources[supply.source]
             mask = supply.present
             if source.pair is not None:
-                partner = present.get((halves[(source.pair, source.name)], supply.expert), 0)
+                partner = present.get((source.pair, source.name, supply.expert), 0)
                 if mask & ~partner:
                     self.torn.append((supply, mask & ~partner))
                 if source.convert is not None:

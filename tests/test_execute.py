@@ -17,9 +17,10 @@ from loadscope.loader.plan import Plan, make_plan
 from loadscope.loader.read import Loaded, Reader, ReadError
 from loadscope.loader.state import LoadState, fold
 from loadscope.loader.topology import Layout
-from support.golden_checkpoint import write_golden_checkpoint
+from support.deepseek_tensors import Spec, checkpoint_specs
+from support.golden_checkpoint import VARIANTS, write_golden_checkpoint
 from support.readers import ChangingReader, spoiling
-from support.safetensors_files import expand_pack
+from support.safetensors_files import expand_pack, write_checkpoint
 
 HEADERS = Path(__file__).parent / "data" / "headers"
 
@@ -60,6 +61,10 @@ def load(
     recorder.emit("load_started", detail={})
     run_load(plan, checkpoint, stores, recorder.emit, **options)  # type: ignore[arg-type]
     return fold(events), events
+
+
+def zeros(spec: Spec) -> bytes:
+    return bytes(spec.num_bytes)
 
 
 def stores_of(plan: Plan) -> dict[int, ParameterStore]:
@@ -175,6 +180,25 @@ def test_a_reload_writes_parameters_and_derived_tensors_in_place(folder: Path) -
     after = {**stores[0].parameters, **stores[0].derived}
     assert {n: (t.data_ptr(), t.stride()) for n, t in after.items()} == before
     assert all(tensor.abs().sum() > 0 for tensor in stores[0].derived.values())
+
+
+def test_a_reload_does_not_keep_a_scale_that_the_new_checkpoint_leaves_out(tmp_path: Path) -> None:
+    config = VARIANTS["v3-fp8-block"]
+    specs = checkpoint_specs(dict(config))
+    scale_spec = Spec("model.layers.1.self_attn.k_proj.k_scale", "F32", ())
+    with_scale, without = (
+        write_checkpoint(tmp_path / name, config, {"a.safetensors": shard}, zeros)
+        for name, shard in (("with", [*specs, scale_spec]), ("without", specs))
+    )
+    checkpoint = open_checkpoint(with_scale)
+    plan = make_plan(checkpoint)
+    stores = stores_of(plan)
+    scale = stores[0].parameters["model.layers.1.self_attn.attn_mqa.k_scale"]
+    load(plan, checkpoint, stores)
+    assert scale.item() != -1.0
+    checkpoint = open_checkpoint(without)
+    load(make_plan(checkpoint), checkpoint, stores)
+    assert scale.item() == -1.0
 
 
 def test_what_the_fold_counts_is_what_the_plan_promised(folder: Path) -> None:

@@ -146,3 +146,19 @@ def test_excluded_modules_are_expected_unquantised_and_others_not() -> None:
     assert wrong
     assert wrong[0].subject == name + "weight"
     assert "quantization_config.quant_method = fp8" in wrong[0].message
+
+
+def test_a_pair_excluded_in_one_layer_is_still_a_pair_in_the_others() -> None:
+    entry = {
+        **CONFIG["quantization_config"],
+        "modules_to_not_convert": ["model.layers.1.self_attn"],
+    }
+    specs = []
+    for spec in checkpoint_specs(dict(CONFIG)):
+        if spec.name.startswith("model.layers.1.self_attn") and spec.dtype == "F8_E4M3":
+            spec = spec._replace(dtype="BF16")
+        elif spec.name.startswith("model.layers.1.self_attn") and "scale" in spec.name:
+            continue
+        specs.append(spec)
+    plan = make_plan(in_memory({**CONFIG, "quantization_config": entry}, specs))
+    assert [f.message for f in plan.findings if f.level == "error"] == []
