@@ -67,6 +67,7 @@ class LoadState:
         self.about: dict[str, Any] = {}
         self.plan: dict[str, Any] = {}
         self.started_t: float | None = None
+        self.planned_t: float | None = None
         self.finished_t: float | None = None
         self.bytes_done = 0
         self.elements_written = 0
@@ -100,7 +101,7 @@ class LoadState:
 
     def _on_plan_made(self, event: Event) -> None:
         self.plan = dict(event.detail or {})
-        self.status, self.phase = "loading", "reading"
+        self.status, self.phase, self.planned_t = "loading", "reading", event.t
         self.cells = [0] * len(self.plan["grid"]["cells"]) if self.plan.get("grid") else []
         self.ranks = {
             row["rank"]: {**row, "status": "waiting", "bytes_done": 0, "seconds": 0.0}
@@ -246,7 +247,7 @@ class LoadState:
         total, rate = int(self.plan.get("bytes_total", 0)), self.rate_bps(now)
         finished = self.finished_t is not None
         eta = (total - self.bytes_done) / rate if rate and elapsed > 2.0 and not finished else None
-        reading = end - self.throughput[0][0] if self.throughput else 0.0
+        reading = end - self.planned_t if self.planned_t is not None else 0.0
         return {
             "load": self.load,
             "status": self.status,
