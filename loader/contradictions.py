@@ -130,8 +130,8 @@ def _beyond(tails: Sequence[Tail], mask: int, model: Model, layers_were_set: boo
         finding(
             "LS208",
             "num_hidden_layers",
-            f"config.json contradicts the headers: {found}{model.num_hidden_layers}, and not all of "
-            f"them are draft layers (no {DRAFT_MARK})",
+            f"config.json contradicts the headers: {found}{model.num_hidden_layers}, and not all "
+            f"of them are draft layers (no {DRAFT_MARK})",
             fix="correct num_hidden_layers in config.json, or give --set num_hidden_layers=N to "
             "load fewer layers on purpose",
             pattern="model.layers.{layer}.{rest}",
