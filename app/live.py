@@ -24,6 +24,8 @@ from loadscope.loader.plan import Plan
 log = logging.getLogger("loadscope.live")
 
 LOADING_TICK_S = 0.1
+# the last step before a pause is still seen at once
+PAUSED_TICK_S = 0.25
 IDLE_TICK_S = 1.0
 MAX_QUEUED = 1_000_000
 # without these the numbers would be coarser; without any other kind they would be wrong
@@ -167,13 +169,15 @@ class Live:
             "count": count,
         }
 
-    def _is_loading(self) -> bool:
+    def _interval_s(self) -> float:
         view = self.view
-        return view is not None and view.state.finished_t is None and not view.is_paused
+        if view is None or view.state.finished_t is not None:
+            return IDLE_TICK_S
+        return PAUSED_TICK_S if view.is_paused else LOADING_TICK_S
 
     def _run(self) -> None:
         while not self._closed:
-            self._wake.wait(LOADING_TICK_S if self._is_loading() else IDLE_TICK_S)
+            self._wake.wait(self._interval_s())
             self._wake.clear()
             try:
                 self.flush()

@@ -91,15 +91,15 @@ class Control:
         self._go.set()
 
     def gate(self, nbytes: int) -> None:
-        """Wait while paused, and for the pace; LoadError when cancelled."""
-        if not self._go.is_set():
-            begun = time.monotonic()
-            self._go.wait()
-            self._started += time.monotonic() - begun
+        """Wait for the pace, then while paused; Cancelled when asked to stop."""
         self._bytes += nbytes
         if self.pace_bps is not None:
             ahead = self._bytes / self.pace_bps - (time.monotonic() - self._started)
             self._cancelled.wait(max(0.0, ahead))
+        if not self._go.is_set():
+            begun = time.monotonic()
+            self._go.wait()
+            self._started += time.monotonic() - begun
         if self._cancelled.is_set():
             raise Cancelled("the load was cancelled")
 
