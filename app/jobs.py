@@ -15,8 +15,9 @@ from loadscope.app.rank_choice import choose_ranks
 from loadscope.app.settings import Origin, Settings
 from loadscope.app.store import Store
 from loadscope.loader.checkpoint import Checkpoint, NotACheckpoint, open_checkpoint
+from loadscope.loader.control import Control
 from loadscope.loader.events import Recorder
-from loadscope.loader.execute import Control, run_load
+from loadscope.loader.execute import run_load
 from loadscope.loader.findings import Finding
 from loadscope.loader.fingerprints import fingerprint
 from loadscope.loader.parameters import ParameterStore, check_fit, parameter_bytes

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 from loadscope.loader.checkpoint import Checkpoint, open_checkpoint
-from loadscope.loader.events import Event, Recorder
-from loadscope.loader.execute import discard, run_load
+from loadscope.loader.events import Event, Recorder, discard
+from loadscope.loader.execute import run_load
 from loadscope.loader.fingerprints import fingerprint
 from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Plan, make_plan

@@ -15,8 +15,9 @@ from typing import Any
 from loadscope.app.live import Live
 from loadscope.app.store import Store
 from loadscope.loader.checkpoint import Checkpoint, open_checkpoint
-from loadscope.loader.events import Event, Recorder
-from loadscope.loader.execute import Control, discard, run_load
+from loadscope.loader.control import Control
+from loadscope.loader.events import Event, Recorder, discard
+from loadscope.loader.execute import run_load
 from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Plan, make_plan
 from sparse import write_v3

@@ -1,7 +1,7 @@
 """Facts a load leaves behind, in order: what the log, the API and the page are built from."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 Kind = Literal[
     "load_started",
@@ -106,3 +106,26 @@ class Recorder:
                 bytes, seconds, detail, span,
             )
         )  # fmt: skip
+
+
+class Emit(Protocol):
+    """What the loop calls for every fact; `Recorder.emit` is one."""
+
+    def __call__(
+        self,
+        kind: Kind,
+        rank: int | None = None,
+        *,
+        tensor: str | None = None,
+        param: str | None = None,
+        rule: str | None = None,
+        reason: str | None = None,
+        bytes: int | None = None,
+        seconds: float | None = None,
+        detail: Mapping[str, Any] | None = None,
+        span: int = 1,
+    ) -> None: ...
+
+
+def discard(kind: Kind, rank: int | None = None, **_facts: Any) -> None:
+    """An emit that keeps nothing, for loads nobody watches."""

@@ -10,17 +10,12 @@ from typing import Any
 
 import torch
 from loadscope.loader.checkpoint import Checkpoint
-from loadscope.loader.execute import (
-    Control,
-    Emit,
-    LoadError,
-    RankLoad,
-    ReaderFactory,
-    discard,
-    open_reader,
-)
+from loadscope.loader.control import Control, LoadError
+from loadscope.loader.events import Emit, discard
+from loadscope.loader.execute import open_reader
 from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Plan
+from loadscope.loader.rank_load import RankLoad, ReaderFactory
 from loadscope.loader.views import deliveries, parameters, rank_outcome
 
 PATTERNS = (0xA5, 0x5A)

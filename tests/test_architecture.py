@@ -11,7 +11,7 @@ import pytest
 from loadscope.loader.findings import CODES
 
 ROOT = Path(__file__).parents[1]
-EFFECTS = {"read", "execute", "fuse", "derive", "parameters", "fingerprints", "update"}
+EFFECTS = {"read", "execute", "rank_load", "fuse", "derive", "parameters", "fingerprints", "update"}
 EFFECT_LIBRARIES = {"torch", "safetensors"}
 KERNEL_LIBRARIES = {"torch", "triton"}
 HEAVY = ("torch", "fastapi", "transformers", "numpy", "safetensors")

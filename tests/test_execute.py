@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from loadscope.loader.checkpoint import Checkpoint, open_checkpoint
+from loadscope.loader.control import Control
 from loadscope.loader.events import Event, Recorder
-from loadscope.loader.execute import Control, ReaderFactory, open_reader, run_load
+from loadscope.loader.execute import open_reader, run_load
 from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Plan, make_plan
+from loadscope.loader.rank_load import ReaderFactory
 from loadscope.loader.read import Loaded, Reader, ReadError
 from loadscope.loader.state import LoadState, fold
 from loadscope.loader.topology import Layout
@@ -224,7 +226,8 @@ def test_what_the_fold_counts_is_what_the_plan_promised(folder: Path) -> None:
 MEASURE_PEAK = """
 import json, sys, threading, time
 from loadscope.loader.checkpoint import open_checkpoint
-from loadscope.loader.execute import discard, run_load
+from loadscope.loader.events import discard
+from loadscope.loader.execute import run_load
 from loadscope.loader.parameters import ParameterStore, parameter_bytes
 from loadscope.loader.plan import Options, make_plan
 import torch

@@ -14,8 +14,8 @@ from loadscope.app.readiness import reasons_against
 from loadscope.app.settings import Settings
 from loadscope.app.store import Store
 from loadscope.app.stream import Tick
+from loadscope.loader.control import Control
 from loadscope.loader.events import Recorder
-from loadscope.loader.execute import Control
 from support.golden_checkpoint import write_golden_checkpoint
 from support.serving import Serving, edit_config, serving
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from loadscope.loader import execute
+from loadscope.loader import rank_load
 from loadscope.loader.coverage import multiplicity
 from loadscope.loader.place import Placement
 from loadscope.loader.plan import Plan, make_plan
@@ -165,7 +165,7 @@ def test_a_reader_that_overwrites_its_buffers_changes_nothing(variant: str, tmp_
 def test_tensors_read_a_few_rows_at_a_time_arrive_whole(
     variant: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execute, "chunks", partial(chunks, limit=limit))
+    monkeypatch.setattr(rank_load, "chunks", partial(chunks, limit=limit))
     config = {**VARIANTS[variant], "num_hidden_layers": 2, "n_routed_experts": 2}
     assert differing(load_case(Case(config, Layout(tp_size=2)), tmp_path, spoiling())) == []
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loadscope.loader import execute, fingerprints
+from loadscope.loader import fingerprints, rank_load
 from loadscope.loader.checkpoint import open_checkpoint
 from loadscope.loader.fingerprints import PATTERNS, fingerprint
 from loadscope.loader.parameters import ParameterStore
@@ -54,12 +54,12 @@ def test_a_tensor_that_the_execution_drops_is_not_counted_as_written(
 def test_a_copy_that_forgets_its_last_row_is_not_counted_as_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = execute._copy_rows
+    right = rank_load._copy_rows
 
     def wrong(piece: Any, rows: Any, target: Any, first: int, count: int) -> int:
         return right(piece, rows[:-1], target, first, count - 1) if count > 1 else 0
 
-    monkeypatch.setattr(execute, "_copy_rows", wrong)
+    monkeypatch.setattr(rank_load, "_copy_rows", wrong)
     found = unwritten(fingerprints_of(folder, LAYOUT, 0))
     assert found["model.layers.0.mlp.down_proj.weight"] == CONFIG["intermediate_size"]
 
@@ -69,7 +69,7 @@ def test_a_vocabulary_whose_padding_is_not_zeroed_is_not_counted_as_written(
 ) -> None:
     config = {**CONFIG, "vocab_size": 500}
     folder = write_case(Case(config, LAYOUT), tmp_path)
-    right = execute.steps
+    right = rank_load.steps
 
     def without_zeros(*args: Any) -> Any:
         steps = right(*args)
@@ -77,7 +77,7 @@ def test_a_vocabulary_whose_padding_is_not_zeroed_is_not_counted_as_written(
             step.zero_box = None
         return steps
 
-    monkeypatch.setattr(execute, "steps", without_zeros)
+    monkeypatch.setattr(rank_load, "steps", without_zeros)
     found = unwritten(fingerprints_of(folder, LAYOUT, 0))
     padding = (512 - 500) * config["hidden_size"]
     assert found == dict.fromkeys(["model.embed_tokens.weight", "lm_head.weight"], padding)

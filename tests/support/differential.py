@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from loadscope.loader.execute import ReaderFactory, open_reader
+from loadscope.loader.execute import open_reader
+from loadscope.loader.rank_load import ReaderFactory
 from torch import Tensor
 
 from support.deepseek_tensors import Spec, checkpoint_specs

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
-from loadscope.loader.execute import ReaderFactory, open_reader
+from loadscope.loader.execute import open_reader
+from loadscope.loader.rank_load import ReaderFactory
 from loadscope.loader.read import Loaded, Reader
 from loadscope.loader.steps import Chunk
 

@@ -1,0 +1,237 @@
+"""One rank's load: chunks into parameter slices, pairs, conversions, derived tensors."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from loadscope.kernels.dequantise_block import bytes_moved
+from loadscope.loader.control import Control, LoadError
+from loadscope.loader.derive import Derived, KernelTime, derive_all
+from loadscope.loader.dtypes import ITEM_BYTES
+from loadscope.loader.events import Emit, Kind
+from loadscope.loader.fuse import ConversionDesk, PairLedger
+from loadscope.loader.parameters import ParameterStore, torch_dtype
+from loadscope.loader.place import Box
+from loadscope.loader.plan import Plan
+from loadscope.loader.read import Loaded, Reader, ReadError
+from loadscope.loader.steps import Piece, Step, Use, chunks, steps
+from loadscope.loader.views import volume
+
+ReaderFactory = Callable[[Path, list[str], torch.device], Reader]
+
+
+class RankLoad:
+    """One rank's load: walks the chunks, writes slices, closes steps, derives."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: ParameterStore,
+        emit: Emit,
+        control: Control,
+        cells: Mapping[str, int],
+    ) -> None:
+        self.plan = plan
+        self.store = store
+        self.emit = emit
+        self.control = control
+        self.cells = cells
+        self.desk = ConversionDesk(plan)
+        self.ledger = PairLedger(plan)
+        self._touched: dict[str, None] = {}
+        self._here: Use | None = None
+        self._step: Step | None = None
+        self._file: int | None = None
+        self._read_s = 0.0
+        self._copy_s = 0.0
+        self._elements = 0
+
+    def load(self, folder: Path, make_reader: ReaderFactory) -> None:
+        """Read and write everything of this rank; the store is ready afterwards, or poisoned."""
+        names = [shard.name for shard in self.plan.shards]
+        before = self.store.state
+        work = steps(self.plan, self.store.rank, self.cells)
+        reader = make_reader(folder, names, self.store.device)
+        self.store.begin()
+        try:
+            for loaded in reader.read(chunks(work)):
+                self._write(loaded)
+            self._check_nothing_waits()
+            self._derive()
+            self.store.finish()
+        except BaseException:
+            self._stop(before)
+            raise
+        finally:
+            reader.close()
+
+    def _stop(self, before: str) -> None:
+        self.store.touched = list(self._touched)
+        if self._touched:
+            self.store.poison()
+        else:
+            self.store.epoch += 1
+            self.store.state = before
+
+    def explain(self, error: Exception) -> LoadError:
+        """An error of the machine as an error of the load: where it stood, in the user's words."""
+        use, file, step = self._here, self._file, self._step
+        source = self.plan.sources[use.piece.source] if use is not None else None
+        said = str(error) if isinstance(error, ReadError) else f"{type(error).__name__}: {error}"
+        return LoadError(
+            said,
+            tensor=use.piece.tensor if use is not None else None,
+            file=self.plan.shards[file].name if file is not None else None,
+            rule=source.rule if source is not None else None,
+            param=step.param if step is not None else None,
+        )
+
+    def _write(self, loaded: Loaded) -> None:
+        chunk = loaded.chunk
+        step = chunk.step
+        self.control.gate(chunk.stop - chunk.start)
+        self._read_s += loaded.seconds
+        self._file, self._step = chunk.file, step
+        begun = time.perf_counter()
+        if not self._touched:
+            # what this checkpoint leaves out must not keep the value of the one before
+            self._touched.update(dict.fromkeys(self.store.initial))
+            self.store.reset_initial()
+        target = self.store.parameters[step.param]
+        self._touched[step.param] = None
+        if step.zero_box is not None and self._elements == 0:
+            _view(target, step.zero_box).zero_()
+            self._elements += volume(step.zero_box)
+        for use in chunk.uses:
+            self._here = use
+            self._write_use(step, use, loaded.data, target)
+        self._copy_s += time.perf_counter() - begun
+        if chunk.is_last:
+            self._close(step)
+
+    def _write_use(self, step: Step, use: Use, data: torch.Tensor, target: torch.Tensor) -> None:
+        piece = use.piece
+        rows = _tensor_rows(use, data)
+        source = self.plan.sources[piece.source]
+        if source.convert is not None:
+            self._convert(step, piece, use, rows, target)
+            return
+        first = use.rows[0] - piece.rows[0]
+        count = use.rows[1] - use.rows[0]
+        self._elements += _copy_rows(piece, rows, target, first, count)
+
+    def _convert(
+        self, step: Step, piece: Piece, use: Use, rows: torch.Tensor, target: torch.Tensor
+    ) -> None:
+        both = self.desk.feed(step.param, piece, use.rows, rows)
+        if both is None:
+            return
+        begun = time.perf_counter()
+        done = self.desk.convert(*both, target)
+        _view(target, done.weight.target_box).copy_(done.values)
+        self._elements += done.weight.elements
+        seconds = time.perf_counter() - begun
+        height, width = done.values.shape
+        block = self.plan.sources[both[1].piece.source].block
+        nbytes = bytes_moved(height, width, block, target.element_size())
+        self._emit_kernel(
+            KernelTime("dequantise_block", step.param, (height, width), nbytes, seconds)
+        )
+
+    def _close(self, step: Step) -> None:
+        """The step's facts: what was read, what was written, which pairs it opened or closed."""
+        rank, name = self.store.rank, self.plan.shards[step.file].name
+        nbytes = step.nbytes
+        self.emit(
+            "read",
+            rank,
+            param=step.param,
+            bytes=nbytes,
+            seconds=self._read_s,
+            detail={"file": name},
+        )
+        self.emit(
+            "copied",
+            rank,
+            tensor=step.pieces[0].tensor if len(step.pieces) == 1 else None,
+            param=step.param,
+            bytes=nbytes,
+            seconds=self._copy_s,
+            detail={
+                "file": name,
+                "tensors": len(step.pieces),
+                "elements": self._elements,
+                "numel": self.store.parameters[step.param].numel(),
+                "cell": step.cell,
+            },
+        )
+        for key, tensor, partner, is_closed in self.ledger.close(step):
+            detail = {"pair": key, "waits_for": partner}
+            kind: Kind = "paired" if is_closed else "half_held"
+            self.emit(kind, rank, tensor=tensor, param=step.param, detail=detail)
+        self._read_s, self._copy_s, self._elements = 0.0, 0.0, 0
+
+    def _check_nothing_waits(self) -> None:
+        waiting = [*self.desk.waiting, *(tensor for tensor, _p in self.ledger.open.values())]
+        if waiting:
+            raise LoadError(
+                f"{len(waiting)} halves still wait for their partner: {waiting[0]}",
+                tensor=waiting[0],
+            )
+
+    def _derive(self) -> None:
+        self._here, self._file, self._step = None, None, None
+        for done in derive_all(self.plan, self.store):
+            self.control.gate(0)
+            self._emit_derived(done)
+
+    def _emit_derived(self, done: Derived) -> None:
+        for kernel in done.kernels:
+            self._emit_kernel(kernel)
+        for name, nbytes in zip(done.names, done.nbytes, strict=True):
+            seconds = done.seconds / len(done.names)
+            self.emit("derived", self.store.rank, param=name, bytes=nbytes, seconds=seconds)
+
+    def _emit_kernel(self, kernel: KernelTime) -> None:
+        self.emit(
+            "kernel",
+            self.store.rank,
+            param=kernel.param,
+            rule=kernel.kernel,
+            bytes=kernel.nbytes,
+            seconds=kernel.seconds,
+            detail={"shape": list(kernel.shape), "device": self.store.device.type},
+        )
+
+
+def _view(tensor: torch.Tensor, box: Box) -> torch.Tensor:
+    return tensor[tuple(slice(a, b) for a, b in box)] if box else tensor
+
+
+def _tensor_rows(use: Use, data: torch.Tensor) -> torch.Tensor:
+    """The rows of a use as a tensor [rows, …] over the chunk's bytes, without a copy."""
+    piece = use.piece
+    count = use.rows[1] - use.rows[0]
+    raw = data[use.offset : use.offset + count * piece.row_bytes]
+    if raw.storage_offset() % ITEM_BYTES[piece.dtype]:
+        raw = raw.clone()
+    return raw.view(torch_dtype(piece.dtype)).view(count, *piece.shape[1:])
+
+
+def _copy_rows(
+    piece: Piece, rows: torch.Tensor, target: torch.Tensor, first: int, count: int
+) -> int:
+    """Copy rows of a slice to their place; returns the elements written."""
+    if not piece.target_box or target.ndim == 0:
+        target.copy_(rows.reshape(target.shape))
+        return target.numel()
+    columns = tuple(slice(a, b) for a, b in piece.source_box[1:])
+    part = rows[(slice(None), *columns)]
+    lead = len(piece.target_box) - len(piece.source_box)
+    box = list(piece.target_box)
+    start = box[lead][0] + first
+    box[lead] = (start, start + count)
+    place = _view(target, tuple(box))
+    place.copy_(part.reshape(place.shape) if lead else part)
+    return place.numel()
