@@ -163,7 +163,8 @@ def numbers_about(view: LoadView, document: dict[str, Any], rank: int | None) ->
     name, plan = document["name"], view.plan
     assert plan is not None, "a mapping comes from a plan"
     params = {place["param"] for place in document["destinations"]}
-    numbers = view.index.find({name, *params}, rank)
+    # a stacked parameter is filled from several files, this tensor lies in one
+    numbers = view.index.find({name, *params}, rank, document["file"])
     place = plan.find(name)
     for bulk in view.index.bulk if place is not None else ():
         if place is not None and (rank is None or bulk.rank in (None, rank)):

@@ -23,11 +23,11 @@ class EventIndex:
     """Sequence numbers by tensor and parameter name."""
 
     def __init__(self) -> None:
-        self._by_name: dict[str, list[tuple[int | None, int]]] = {}
+        # rank, number, and the file if the event is about one
+        self._by_name: dict[str, list[tuple[int | None, int, str | None]]] = {}
         self.bulk: list[BulkRange] = []
         # by rank and the pair's key: whether both halves have come
         self.pairs: dict[tuple[int | None, str], bool] = {}
-
         # by rank and parameter: files whose slices are written
         self.files: dict[tuple[int | None, str], set[str]] = {}
 
@@ -43,15 +43,16 @@ class EventIndex:
             self.pairs[event.rank, key] = event.kind == "paired"
         for name in {event.tensor, event.param} - {None}:
             assert name is not None
-            self._by_name.setdefault(name, []).append((event.rank, event.seq))
+            place = (event.rank, event.seq, detail.get("file"))
+            self._by_name.setdefault(name, []).append(place)
 
-    def find(self, names: Iterable[str], rank: int | None) -> set[int]:
-        """Numbers of the single events about any of these names (on one rank, if given)."""
+    def find(self, names: Iterable[str], rank: int | None, file: str | None = None) -> set[int]:
+        """Numbers of the single events about any of these names (on one rank, of one file)."""
         return {
             seq
             for name in names
-            for at, seq in self._by_name.get(name, ())
-            if rank is None or at is None or at == rank
+            for at, seq, where in self._by_name.get(name, ())
+            if (rank is None or at in (None, rank)) and (file is None or where in (None, file))
         }
 
 

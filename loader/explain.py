@@ -125,6 +125,8 @@ def _steps(
 def _pair(plan: Plan, tail: Tail, layer: int, source: Source | None) -> dict[str, Any] | None:
     if source is None or source.pair is None or source.target is None:
         return None
+    if not (tail.routed | tail.failed) >> layer & 1:
+        return None
     closed = tail.routed & plan.partner_mask(tail) & 1 << layer
     return {
         "with": source.pair.replace("{layer}", str(layer)),
