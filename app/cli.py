@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from loadscope.app import options as opt
 from loadscope.app import output
 from loadscope.loader.explain import explain as explain_name

@@ -12,6 +12,7 @@ from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
+
 from loadscope.app.demo_model import CONFIG, FIRST_OF_SHARD, Entry, Kind, entries
 
 _STD = 0.02  # of a weight, as initializer_range

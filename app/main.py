@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fastapi import Depends, FastAPI
 from fastapi.staticfiles import StaticFiles
+
 from loadscope.app import problems, security
 from loadscope.app.api import ROUTERS
 from loadscope.app.api.docs import docs_router

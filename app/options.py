@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+
 from loadscope.app.rank_choice import parse_ranks
 from loadscope.app.settings import Settings, make_settings
 from loadscope.loader.checkpoint import Checkpoint, NotACheckpoint, open_checkpoint

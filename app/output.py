@@ -5,12 +5,13 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from loadscope.app.units import seconds_text, size_text
-from loadscope.loader.topology import compact
-from loadscope.loader.views import is_expected
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from loadscope.app.units import seconds_text, size_text
+from loadscope.loader.topology import compact
+from loadscope.loader.views import is_expected
 
 VERDICT_STYLE = {"pass": "bold green", "fail": "bold red", "pending": "bold yellow"}
 MAX_SOURCES = 40

@@ -6,9 +6,10 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from loadscope.app.encoding import dumps
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+
+from loadscope.app.encoding import dumps
 
 MEDIA_TYPE = "application/problem+json"
 

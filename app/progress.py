@@ -2,9 +2,6 @@
 
 import time
 
-from loadscope.app.jobs import Jobs
-from loadscope.app.live import Live
-from loadscope.app.output import stderr
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -13,6 +10,10 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+
+from loadscope.app.jobs import Jobs
+from loadscope.app.live import Live
+from loadscope.app.output import stderr
 
 POLL_S = 0.1
 

@@ -10,10 +10,11 @@ import secrets
 from collections.abc import Sequence
 
 from fastapi import FastAPI
-from loadscope.app.problems import Problem, problem_response
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from loadscope.app.problems import Problem, problem_response
 
 log = logging.getLogger("loadscope.http")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
+
 from loadscope.app.archive import Archive
 from loadscope.app.jobs import Jobs
 from loadscope.app.live import Live

@@ -4,11 +4,12 @@ import os
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
 from loadscope.app.hosts import is_loopback
 from loadscope.loader.plan import Options
 from loadscope.loader.topology import Layout
-from pydantic import Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ENV_PREFIX = "LOADSCOPE_"
 Origin = Literal["serve", "reload", "load", "demo"]

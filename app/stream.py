@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fastapi.sse import ServerSentEvent
+
 from loadscope.app.encoding import dumps
 
 RETRY_MS = 2000

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 
 import torch
+from sparse import Entry, write_sparse
+
 from loadscope.loader.checkpoint import Checkpoint, open_checkpoint
 from loadscope.loader.events import Event, Recorder, discard
 from loadscope.loader.execute import run_load
@@ -21,7 +23,6 @@ from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Plan, make_plan
 from loadscope.loader.state import fold
 from loadscope.loader.topology import Layout
-from sparse import Entry, write_sparse
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.insert(0, str(TESTS))

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from table import show, spread
+
 from loadscope.loader.checkpoint import Checkpoint, open_checkpoint
 from loadscope.loader.families import build
 from loadscope.loader.findings import Finding
@@ -20,7 +22,6 @@ from loadscope.loader.plan import make_plan
 from loadscope.loader.resolve import collect, resolve
 from loadscope.loader.schema import expand
 from loadscope.loader.topology import Layout
-from table import show, spread
 
 PACKS = Path(__file__).parents[1] / "tests" / "data" / "headers"
 REPEATS = 5

@@ -12,6 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sparse import write_v3
+from table import show, spread
+
 from loadscope.app.live import Live
 from loadscope.app.store import Store
 from loadscope.loader.checkpoint import Checkpoint, open_checkpoint
@@ -20,8 +23,6 @@ from loadscope.loader.events import Event, Recorder, discard
 from loadscope.loader.execute import run_load
 from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Plan, make_plan
-from sparse import write_v3
-from table import show, spread
 
 PAIRS = 15
 SMALL = {

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
+
 from loadscope.kernels.dequantise_block import bytes_moved, dequantise_block
 from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Plan

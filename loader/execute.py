@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from loadscope.loader.checkpoint import Checkpoint
 from loadscope.loader.control import Cancelled, Control, LoadError
 from loadscope.loader.events import Emit

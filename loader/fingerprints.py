@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 import torch
+
 from loadscope.loader.checkpoint import Checkpoint
 from loadscope.loader.control import Control, LoadError
 from loadscope.loader.events import Emit, discard

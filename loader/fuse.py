@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+
 from loadscope.kernels.dequantise_block import dequantise_block
 from loadscope.loader.plan import Plan
 from loadscope.loader.schema import Source

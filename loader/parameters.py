@@ -3,6 +3,7 @@
 from math import prod
 
 import torch
+
 from loadscope.loader.dtypes import TORCH_NAMES
 from loadscope.loader.findings import Finding, finding
 from loadscope.loader.plan import Plan

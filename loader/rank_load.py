@@ -4,7 +4,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
+
 from loadscope.kernels.dequantise_block import bytes_moved
 from loadscope.loader.control import Control, LoadError
 from loadscope.loader.derive import Derived, KernelTime, derive_all
@@ -18,6 +21,7 @@ from loadscope.loader.read import Loaded, Reader, ReadError
 from loadscope.loader.steps import Piece, Step, Use, chunks, steps
 from loadscope.loader.views import volume
 
+SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 ReaderFactory = Callable[[Path, list[str], torch.device], Reader]
 
 
@@ -233,5 +237,21 @@ def _copy_rows(
     start = box[lead][0] + first
     box[lead] = (start, start + count)
     place = _view(target, tuple(box))
-    place.copy_(part.reshape(place.shape) if lead else part)
+    _copy(place, part.reshape(place.shape) if lead else part)
     return place.numel()
+
+
+def _copy(place: torch.Tensor, part: torch.Tensor) -> None:
+    """Copy with a cast if the dtypes differ; equal bits on the CPU by one thread.
+
+    torch wakes all its threads for 32 KiB: beside the readers they wait for one another.
+    """
+    if place.device.type == "cpu" and place.dtype == part.dtype:
+        np.copyto(_bits(place), _bits(part))
+    else:
+        place.copy_(part)
+
+
+def _bits(tensor: torch.Tensor) -> npt.NDArray[np.generic]:
+    """The same memory as integers, which numpy has for every width; strides are kept."""
+    return tensor.view(SAME_WIDTH[tensor.element_size()]).numpy()

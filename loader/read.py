@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
+
 from loadscope.loader.steps import CHUNK_BYTES, Chunk
 
 READ_THREADS = 4

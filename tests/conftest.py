@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+
 from loadscope.loader.checkpoint import Checkpoint, open_checkpoint
 
 HEADERS = Path(__file__).parent / "data" / "headers"

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.golden_checkpoint import write_golden_checkpoint
+from support.serving import Serving, serving
+
 from loadscope.app.api.docs import plain_entries
 from loadscope.loader.checkpoint import open_checkpoint
 from loadscope.loader.events import KINDS, Event
@@ -13,8 +16,6 @@ from loadscope.loader.plan import make_plan
 from loadscope.loader.state import fold
 from loadscope.loader.topology import Layout
 from loadscope.loader.views import as_json
-from support.golden_checkpoint import write_golden_checkpoint
-from support.serving import Serving, serving
 
 GATE = "model.layers.1.mlp.experts.5.gate_proj.weight"
 W13 = "model.layers.1.mlp.experts.w13_weight"

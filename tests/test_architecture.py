@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from loadscope.loader.findings import CODES
 
 ROOT = Path(__file__).parents[1]

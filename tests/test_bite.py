@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import pytest
 from conftest import PACKS
+from support.destinations import elements_at_stake, parameter_of
+from support.in_memory import renamed, with_copy, with_dtype, with_shape, without
+from support.names import expert_of, is_draft, one_of_each_pattern
+
 from loadscope.loader.checkpoint import Checkpoint
 from loadscope.loader.findings import Finding
 from loadscope.loader.plan import make_plan
 from loadscope.loader.topology import Layout
-from support.destinations import elements_at_stake, parameter_of
-from support.in_memory import renamed, with_copy, with_dtype, with_shape, without
-from support.names import expert_of, is_draft, one_of_each_pattern
 
 TP_SIZE = 8
 SEED = 20_251_201

@@ -1,15 +1,17 @@
 """The demo in a real Chromium, as a person would use it: watch, pause, search, drill, reload."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
-from loadscope.loader.events import Event
-from loadscope.loader.state import fold
 from playwright.sync_api import Browser
 from support.browser import Watched, chromium, watched
 from support.processes import Server, server
+
+from loadscope.loader.events import Event
+from loadscope.loader.state import fold
 
 pytestmark = pytest.mark.browser
 
@@ -67,6 +69,15 @@ def own_fold(events: list[dict[str, Any]]) -> dict[str, float]:
         "parameters_full": sum(written[p] == size[p] for p in written),
         "skipped": sum(e["kind"] == "skipped" for e in events),
         "pairs_closed": sum(e["kind"] == "paired" for e in events),
+    }
+
+
+def shown_skips(page: Watched) -> dict[str, int]:
+    return {
+        row.locator("[data-f=reason]").inner_text(): int(
+            row.locator("[data-f=count]").inner_text().replace(",", "")
+        )
+        for row in page.page.locator("#skips > li").all()
     }
 
 
@@ -131,6 +142,9 @@ def test_a_name_is_searched_and_its_journey_told(page: Watched) -> None:
     ):
         assert part in story, part
     assert "name=" in page.page.url
+    page.page.go_back()
+    page.page.wait_for_selector(".stations", state="detached")
+    assert page.page.locator("#find").input_value() == "layers.5.mlp.experts.7.up"
 
 
 def test_a_paired_name_shows_its_partner_and_a_parameter_its_sources(page: Watched) -> None:
@@ -161,9 +175,17 @@ def test_the_heat_map_drills_to_experts_and_to_one_parameter(page: Watched) -> N
     page.page.wait_for_selector("#drill:not([hidden]) .experts canvas, #drill .experts svg")
     heading = page.page.locator("#drill-title").inner_text()
     assert heading.startswith("layer 5 · experts.")
-    page.page.locator("#drill a.name").first.click()
+    page.page.focus("#drill .experts canvas")
+    for _ in range(4):
+        page.page.keyboard.press("ArrowRight")
+    assert page.page.locator("#drill .experts .readout").inner_text().startswith("expert 3, slot 3")
+    page.page.keyboard.press("Enter")
     page.page.wait_for_selector(".stations")
-    assert "name=model.layers.5.mlp.experts." in page.page.url
+    story = page.page.locator("#journey").inner_text()
+    assert "expert 3 only" in story
+    assert "experts.3.down_proj" in story
+    page.page.go_back()
+    page.page.wait_for_selector("#conn[data-s=live]")
 
 
 def test_the_heat_map_is_used_with_the_keyboard(page: Watched) -> None:
@@ -190,6 +212,9 @@ def test_a_reload_runs_in_the_same_page(page: Watched, demo: Server) -> None:
     page.wait(lambda: page.page.locator("main").get_attribute("data-load") == number, "load 2")
     page.wait(lambda: finished(page, number), "load 2 to finish", 40)
     assert demo.get(f"/loads/{number}")["state"]["verdict"] == "pass"
+    reloaded = all_events(demo, int(number))
+    assert {name: page.total(name) for name in TOTALS} == own_fold(reloaded)
+    assert shown_skips(page) == Counter(e["reason"] for e in reloaded if e["kind"] == "skipped")
     page.open("/ui/loads")
     page.page.wait_for_selector(f"a[href='/ui/loads/{number}']")
     page.page.click("a[href='/ui/loads/1']")

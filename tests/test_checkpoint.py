@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
+
 from loadscope.loader.checkpoint import (
     DTYPE_BITS,
     Checkpoint,
@@ -21,7 +23,6 @@ from loadscope.loader.checkpoint import (
     open_checkpoint,
     pattern_of,
 )
-from safetensors import safe_open
 
 INDEX = "model.safetensors.index.json"
 ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

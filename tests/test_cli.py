@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from click.testing import Result
 from conftest import pack_path
+from support import processes
+from support.golden_checkpoint import write_golden_checkpoint
+from typer.testing import CliRunner
+
 from loadscope.app.cli import app
 from loadscope.app.options import Platform
 from loadscope.app.rank_choice import choose_ranks, parse_ranks
 from loadscope.app.settings import Settings, make_settings
 from loadscope.loader.plan import PLATFORMS
-from support import processes
-from support.golden_checkpoint import write_golden_checkpoint
-from typer.testing import CliRunner
 
 GATE = "model.layers.1.mlp.experts.5.gate_proj.weight"
 LITE = str(pack_path("deepseek-v2-lite"))

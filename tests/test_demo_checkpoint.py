@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+
 from loadscope.app.demo_checkpoint import write_demo_checkpoint
 from loadscope.loader.checkpoint import open_checkpoint, pattern_of
-from safetensors import safe_open
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.deepseek_tensors import Spec, checkpoint_specs
+from support.golden_checkpoint import VARIANTS, write_golden_checkpoint
+from support.readers import ChangingReader, spoiling
+from support.safetensors_files import expand_pack, write_checkpoint
+
 from loadscope.loader.checkpoint import Checkpoint, open_checkpoint
 from loadscope.loader.control import Control
 from loadscope.loader.events import Event, Recorder
@@ -19,10 +24,6 @@ from loadscope.loader.rank_load import ReaderFactory
 from loadscope.loader.read import Loaded, Reader, ReadError
 from loadscope.loader.state import LoadState, fold
 from loadscope.loader.topology import Layout
-from support.deepseek_tensors import Spec, checkpoint_specs
-from support.golden_checkpoint import VARIANTS, write_golden_checkpoint
-from support.readers import ChangingReader, spoiling
-from support.safetensors_files import expand_pack, write_checkpoint
 
 HEADERS = Path(__file__).parent / "data" / "headers"
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from loadscope.loader.plan import Plan
-from loadscope.loader.topology import Layout
 from support import reference_forward
 from support.loaded import fingerprints_of, load_ranks, plan_of
 from support.transformers_models import save_v2_lite, save_v3
+
+from loadscope.loader.plan import Plan
+from loadscope.loader.topology import Layout
 
 SAVE = {"DeepSeek-V3": save_v3, "DeepSeek-V2-Lite": save_v2_lite}
 LAYOUTS = {

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from conftest import PACKS
+from support.safetensors_files import expand_pack
+
 from loadscope.loader.checkpoint import Checkpoint, open_checkpoint
 from loadscope.loader.findings import Finding
 from loadscope.loader.plan import Plan, make_plan
 from loadscope.loader.topology import Layout
 from loadscope.loader.views import as_json, totals
-from support.safetensors_files import expand_pack
 
 LAYOUTS = {
     "tp 1": Layout(),

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.golden_checkpoint import write_golden_checkpoint
+from support.serving import Serving, edit_config, serving
+
 from loadscope.app.live import Live
 from loadscope.app.readiness import reasons_against
 from loadscope.app.settings import Settings
@@ -16,8 +19,6 @@ from loadscope.app.store import Store
 from loadscope.app.stream import Tick
 from loadscope.loader.control import Control
 from loadscope.loader.events import Recorder
-from support.golden_checkpoint import write_golden_checkpoint
-from support.serving import Serving, edit_config, serving
 
 # slow enough to act upon, fast enough to wait for
 PACE_S = 0.7

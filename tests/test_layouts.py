@@ -4,11 +4,12 @@ from typing import Any
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from loadscope.loader.plan import Plan, make_plan
-from loadscope.loader.topology import Layout
 from support.deepseek_tensors import BLOCK
 from support.golden_checkpoint import BASE, FP8, V2_LITE, V3
 from support.in_memory import in_memory
+
+from loadscope.loader.plan import Plan, make_plan
+from loadscope.loader.topology import Layout
 
 WIDTHS = [96, 128, 192, 256, 384, 512, 640, 768, 1024]
 

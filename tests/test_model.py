@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from loadscope.loader.model import apply_overrides, describe
-from loadscope.loader.plan import Options, make_plan
 from support.deepseek_tensors import checkpoint_specs
 from support.golden_checkpoint import VARIANTS
 from support.in_memory import in_memory
+
+from loadscope.loader.model import apply_overrides, describe
+from loadscope.loader.plan import Options, make_plan
 
 CONFIG: dict[str, Any] = {**VARIANTS["v32-fp8-block"]}
 

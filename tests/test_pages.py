@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
 from fastapi.testclient import TestClient
 from jinja2 import meta
+
 from loadscope.app import pages, static
 from loadscope.app.pages import page_router
 from loadscope.app.panels import PANELS, format, views

@@ -9,12 +9,6 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from loadscope.loader import rank_load
-from loadscope.loader.coverage import multiplicity
-from loadscope.loader.place import Placement
-from loadscope.loader.plan import Plan, make_plan
-from loadscope.loader.steps import chunks
-from loadscope.loader.topology import Layout
 from support.deepseek_tensors import Spec, checkpoint_specs
 from support.differential import differing, load_case
 from support.golden_checkpoint import BASE, FP8, V3, VARIANTS
@@ -25,6 +19,13 @@ from support.proof import moved, prove_again, with_placements
 from support.random_models import Case, cases
 from support.readers import spoiling
 from support.stitch import Group
+
+from loadscope.loader import rank_load
+from loadscope.loader.coverage import multiplicity
+from loadscope.loader.place import Placement
+from loadscope.loader.plan import Plan, make_plan
+from loadscope.loader.steps import chunks
+from loadscope.loader.topology import Layout
 
 Box = tuple[tuple[int, int], ...]
 

@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.golden_checkpoint import VARIANTS
+from support.in_memory import in_memory
+from support.proof import moved, prove_again, with_placements
+from support.random_models import Case, cases
+
 from loadscope.loader import place as placing
 from loadscope.loader import plan as planning
 from loadscope.loader.place import Placement
 from loadscope.loader.plan import Plan, make_plan
 from loadscope.loader.schema import Source, Target
 from loadscope.loader.topology import Layout, Seat
-from support.golden_checkpoint import VARIANTS
-from support.in_memory import in_memory
-from support.proof import moved, prove_again, with_placements
-from support.random_models import Case, cases
 
 LAYOUT = Layout(tp_size=4, ep_size=2)
 CONFIG = {

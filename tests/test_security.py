@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from loadscope.app import hosts, problems, security
 from pydantic import BaseModel, ConfigDict
+
+from loadscope.app import hosts, problems, security
 
 CAP = 1024
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from loadscope.app.store import Store, StoreError
 from loadscope.app.store_lock import lock_server
 from loadscope.app.store_schema import open_reader

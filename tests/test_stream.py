@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from fastapi.sse import ServerSentEvent
+from support.golden_checkpoint import write_golden_checkpoint
+
 from loadscope.app.main import create_app
 from loadscope.app.server import Server, bind, url_of
 from loadscope.app.services import Services
 from loadscope.app.settings import Settings
 from loadscope.app.stream import MAX_POINTS, Full, Hub, Tick, delta, snapshot, thin
 from loadscope.loader.checkpoint import open_checkpoint
-from support.golden_checkpoint import write_golden_checkpoint
 
 GRID = {"rows": ["0", "1"], "columns": ["attn"], "cells": [{"row": 0}, {"row": 1}]}
 

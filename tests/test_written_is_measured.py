@@ -5,11 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loadscope.loader import fingerprints, rank_load
-from loadscope.loader.checkpoint import open_checkpoint
-from loadscope.loader.fingerprints import PATTERNS, fingerprint
-from loadscope.loader.parameters import ParameterStore
-from loadscope.loader.topology import Layout
 from support.deepseek_tensors import checkpoint_specs
 from support.destinations import parameter_of
 from support.differential import write_case
@@ -18,6 +13,12 @@ from support.loaded import fingerprints_of, plan_of
 from support.names import is_draft, one_of_each_pattern
 from support.random_models import Case
 from support.readers import withholding
+
+from loadscope.loader import fingerprints, rank_load
+from loadscope.loader.checkpoint import open_checkpoint
+from loadscope.loader.fingerprints import PATTERNS, fingerprint
+from loadscope.loader.parameters import ParameterStore
+from loadscope.loader.topology import Layout
 
 CONFIG = {**VARIANTS["v32-fp8-block"], "num_hidden_layers": 2, "n_routed_experts": 2}
 LAYOUT = Layout()

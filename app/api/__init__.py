@@ -1,6 +1,7 @@
 """The JSON API: one module per topic; routes parse, call one function, return."""
 
 from fastapi import APIRouter
+
 from loadscope.app.api import (
     control,
     events,

@@ -3,13 +3,14 @@
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body
+from pydantic import BaseModel, ConfigDict, Field
+
 from loadscope.app.api import examples
 from loadscope.app.api.requests import Json, example
 from loadscope.app.job_errors import Busy, Refused
 from loadscope.app.problems import Problem
 from loadscope.app.roots import OutsideRoots
 from loadscope.app.services import Services, ServicesDep
-from pydantic import BaseModel, ConfigDict, Field
 
 router = APIRouter(tags=["control"])
 

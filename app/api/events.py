@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+
 from loadscope.app.api import examples
 from loadscope.app.api.chosen import any_view, chosen_ranks
 from loadscope.app.api.requests import (

@@ -3,6 +3,7 @@
 from typing import Any
 
 from fastapi import APIRouter
+
 from loadscope.app.api.requests import Json, example
 from loadscope.app.readiness import reasons_against
 from loadscope.app.services import ServicesDep

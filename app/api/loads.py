@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
+
 from loadscope.app.api import examples
 from loadscope.app.api.chosen import any_view
 from loadscope.app.api.requests import (

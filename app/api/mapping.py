@@ -3,6 +3,8 @@
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
+from starlette.concurrency import run_in_threadpool
+
 from loadscope.app.api.chosen import chosen_ranks, planned_view
 from loadscope.app.api.examples import MAPPING, SEARCH
 from loadscope.app.api.requests import (
@@ -21,7 +23,6 @@ from loadscope.app.problems import Problem
 from loadscope.app.services import Services, ServicesDep
 from loadscope.loader.explain import explain, suggest
 from loadscope.loader.search import Match, Wanted, row, search
-from starlette.concurrency import run_in_threadpool
 
 router = APIRouter(tags=["mapping"])
 MAX_NAME = 400

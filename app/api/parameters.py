@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
+
 from loadscope.app import parameter_rows
 from loadscope.app.api import examples
 from loadscope.app.api.chosen import any_view, chosen_ranks, planned_view

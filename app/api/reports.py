@@ -3,6 +3,7 @@
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
+
 from loadscope.app import pair_rows, skip_rows, time_rows
 from loadscope.app.api import examples
 from loadscope.app.api.chosen import any_view, chosen_ranks, planned_view

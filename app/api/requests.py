@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 from fastapi import Query, Request
 from fastapi.routing import APIRoute
+from starlette.responses import JSONResponse
+
 from loadscope.app.encoding import dumps
 from loadscope.app.problems import Problem
-from starlette.responses import JSONResponse
 
 MAX_LIMIT = 1000
 LoadId = Annotated[int | None, Query(ge=1, description="a load's id; the newest if left out")]

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+
 from loadscope.app.problems import Problem
 from loadscope.app.services import ServicesDep
 from loadscope.app.stream import Full

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
+
 from loadscope.app.api import examples
 from loadscope.app.api.chosen import planned_view
 from loadscope.app.api.requests import Json, LoadId, example

@@ -70,8 +70,8 @@ def figures(state: State) -> tuple[Figure, ...]:
     note = f"{format.count(unexpected)} unexpected" if unexpected else "all expected"
     return (
         part("tensors_done", "tensors done", "tensors_total"),
-        part("parameters_full", "parameters full", "parameters_total"),
         part("elements_written", "elements written", "elements_total"),
+        part("parameters_full", "parameters full", "parameters_total"),
         part("pairs_closed", "pairs closed", "pairs_total"),
         Figure(
             "skipped", "tensors skipped", state["skipped"], format.count(state["skipped"]), note

@@ -57,6 +57,14 @@ async function fetchEvents(document, list) {
   list.replaceChildren(...items.map((event) => row(event, first)));
 }
 
+/** A read or a copy fetches a whole run of tensors; a half has a partner. */
+function more({ kind, detail }) {
+  if (kind === "read") return [detail?.file];
+  if (kind === "copied") return [detail?.tensors > 1 ? `${count(detail.tensors)} tensors in one run` : null];
+  if (kind === "half_held") return [detail?.waits_for && `waits for ${detail.waits_for}`];
+  return [kind === "paired" && detail?.waits_for ? `with ${detail.waits_for}` : null];
+}
+
 function row(event, first) {
   const facts = [
     event.rank === null || event.rank === undefined ? null : `rank ${event.rank}`,
@@ -64,6 +72,7 @@ function row(event, first) {
     event.reason,
     event.bytes ? size(event.bytes) : null,
     event.seconds ? seconds(event.seconds) : null,
+    ...more(event),
   ];
   return el(
     "li",

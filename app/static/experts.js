@@ -5,6 +5,7 @@ import { count, percent, plural } from "./format.js";
 import { scaled } from "./heatpaint.js";
 import { palette, shade } from "./palette.js";
 
+const ROOM_FOR_NUMBER = 22;
 const STEPS = { ArrowLeft: -1, ArrowRight: 1 };
 const pictures = new WeakMap();
 
@@ -48,9 +49,19 @@ class Experts {
       const [x, y] = this.corner(i);
       context.fillStyle = shade(slot.written, slot.total);
       context.fillRect(x + 1, y + 1, this.side - 2, this.side - 2);
+      if (this.side >= ROOM_FOR_NUMBER) this.number(context, slot, x + this.side / 2, y + this.side / 2);
     });
     if (this.at !== null) this.mark(context);
     text(this.caption, this.words());
+  }
+
+  number(context, slot, x, y) {
+    const isDeep = slot.written * 2 >= slot.total;
+    context.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    context.fillStyle = isDeep ? palette().surface : palette().muted;
+    context.fillText(slot.expert, x, y + 0.5);
   }
 
   mark(context) {

@@ -8,6 +8,8 @@ import { fileStation, pairStation, renameStation, skipStation } from "./stations
 import { story } from "./story.js";
 import { outcomeTone } from "./words.js";
 
+const NOT_FOUND = "No tensor and no parameter has this name.";
+
 export class Journey {
   /** open({name, rank}) follows a link inside the story. */
   constructor(root, open) {
@@ -136,7 +138,7 @@ function unknown(name, problem) {
       { class: "title" },
       el("a", { class: "back", href: "/ui/mapping" }, "← all names"),
       el("h2", { class: "name" }, ...breakable(name)),
-      el("p", { class: "story" }, problem.message),
+      el("p", { class: "story" }, links.length ? NOT_FOUND : problem.message),
     ),
     links.length
       ? el(

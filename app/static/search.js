@@ -18,7 +18,7 @@ export class Search {
   /** Without any filter, names near an open one are listed rather than all 92,000. */
   run(filters, near = null) {
     this.isNear = near !== null && !Object.values(filters).some(Boolean);
-    this.filters = this.isNear ? { q: near.split(".").slice(0, -2).join(".") } : filters;
+    this.filters = this.isNear ? { q: neighbourhood(near) } : filters;
     this.fetch(null);
     show($("#clear"), Object.values(filters).some(Boolean));
   }
@@ -93,6 +93,12 @@ export class Search {
     const to = links.indexOf(document.activeElement) + step;
     (links[to] ?? (to < 0 ? $("#find") : null))?.focus();
   }
+}
+
+/** "model.layers.4.input_layernorm.weight" -> "model.layers.4.", which layer 40 does not match. */
+function neighbourhood(name) {
+  const parts = name.split(".").slice(0, -2);
+  return parts.map((part) => `${part}.`).join("");
 }
 
 function result(item) {

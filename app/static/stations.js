@@ -44,10 +44,17 @@ function shardBar({ file, byte_range: [from, to], file_bytes: whole }) {
       "figcaption",
       {},
       el("span", {}, "0"),
-      el("span", {}, `starts at ${size(from)}`),
+      startLabel(`starts at ${size(from)}`, x + width / 2),
       el("span", {}, size(whole)),
     ),
   );
+}
+
+/** Under its mark, but clear of both ends; a style attribute would be against the page's policy. */
+function startLabel(words, percent) {
+  const label = el("span", { class: "start-at" }, words);
+  label.style.left = `clamp(5.5em, ${percent}%, 100% - 9em)`;
+  return label;
 }
 
 export function renameStation({ steps, outcome, convert }) {
@@ -84,10 +91,13 @@ function line(word, content) {
   );
 }
 
-export function pairStation({ pair }) {
-  if (!pair) return null;
+export function pairStation({ pair, outcome }) {
+  if (!pair || outcome === "skipped") return null;
   const partners = [pair.with].flat().flatMap((name, i) => [i ? ", " : "", nameLink(name)]);
-  const axis = pair.axis === null ? "" : ` along dim ${pair.axis}`;
+  const how =
+    pair.axis === null
+      ? " converted together; nothing is written before both are there"
+      : ` joined along dim ${pair.axis}; the parameter is whole only with both`;
   const tone = pair.state === "complete" ? "good" : "warn";
   return {
     kind: "pair",
@@ -98,7 +108,7 @@ export function pairStation({ pair }) {
         "p",
         { class: "facts" },
         el("span", { class: "badge", "data-tone": tone }, pair.state),
-        ` joined${axis}; neither is written before both are there`,
+        how,
       ),
     ],
   };

@@ -63,7 +63,7 @@ function reverse(document) {
   return [
     "Filled by ",
     bold(plural(names.size, "tensor")),
-    files.size ? ` out of ${plural(files.size, "file")}` : "",
+    files.size ? ` from ${plural(files.size, "file")}` : "",
     ...feeds(document),
   ];
 }

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from loadscope.loader.execute import open_reader
-from loadscope.loader.rank_load import ReaderFactory
 from torch import Tensor
 
+from loadscope.loader.execute import open_reader
+from loadscope.loader.rank_load import ReaderFactory
 from support.deepseek_tensors import Spec, checkpoint_specs
 from support.golden_checkpoint import tensor_bytes
 from support.loaded import load_ranks

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from loadscope.loader.topology import Layout
-
 from support.golden_checkpoint import VARIANTS
 from support.names import is_draft, layer_of
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from loadscope.loader.checkpoint import Checkpoint, Shard, Tensor
-
 from support.deepseek_tensors import ITEM_BYTES, Spec, checkpoint_specs
 from support.safetensors_files import header_entries
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from loadscope.loader.checkpoint import open_checkpoint
 from loadscope.loader.execute import open_reader, run_load
 from loadscope.loader.fingerprints import fingerprint
@@ -10,7 +12,6 @@ from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Plan, make_plan
 from loadscope.loader.rank_load import ReaderFactory
 from loadscope.loader.topology import Layout
-from torch import Tensor
 
 POISON = 0xA5
 

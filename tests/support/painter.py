@@ -4,10 +4,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+
 from loadscope.loader.findings import Finding
 from loadscope.loader.plan import Plan
 from loadscope.loader.views import Delivery, deliveries, parameters
-
 from support.destinations import CUT_MODULES
 from support.names import pattern_of
 

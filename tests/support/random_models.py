@@ -7,8 +7,8 @@ of them changes shapes or values.
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
-from loadscope.loader.topology import Layout
 
+from loadscope.loader.topology import Layout
 from support.golden_checkpoint import BASE, FP8, V2_LITE, V3, V32
 
 TP_SIZES = (1, 2, 3, 4, 6)

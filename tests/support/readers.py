@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
+
 from loadscope.loader.execute import open_reader
 from loadscope.loader.rank_load import ReaderFactory
 from loadscope.loader.read import Loaded, Reader

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi.testclient import TestClient
+
 from loadscope.app.main import create_app
 from loadscope.app.services import Services
 from loadscope.app.settings import Settings
