@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from loadscope.loader.findings import Finding, finding
 from loadscope.loader.model import Model
-from loadscope.loader.resolve import EXPERT, Tail
+from loadscope.loader.resolve import EXPERT, Tail, unwrapped
 from loadscope.loader.topology import compact, layers_in
 
 DRAFT_MARK = "eh_proj.weight"
@@ -16,7 +16,7 @@ def check_layers(tails: Sequence[Tail], model: Model, *, layers_were_set: bool) 
     for tail in tails:
         if not tail.is_top:
             seen |= tail.seen
-            drafts |= tail.seen if tail.text == DRAFT_MARK else 0
+            drafts |= tail.seen if unwrapped(tail.text) == DRAFT_MARK else 0
     first = model.num_hidden_layers
     announced = ((1 << model.num_nextn_predict_layers) - 1) << first
     beyond = seen & ~model.layers

@@ -49,10 +49,10 @@ class Tail:
     respelled: bool = False
 
     def name(self, layer: int) -> str:
-        place = "" if self.is_top else f"{LAYERS}{layer}."
+        name = self.text if self.is_top else f"{LAYERS}{layer}.{self.text}"
         if self.wrapper == INNER_WRAPPER:
-            place = place.removeprefix("model.")
-        return f"{self.wrapper}{place}{self.text}"
+            name = name.removeprefix("model.")
+        return self.wrapper + name
 
     @property
     def pattern(self) -> str:
@@ -150,9 +150,14 @@ def _bind(tail: Tail, schema: Schema) -> None:
         tail.source, tail.expert = found, expert
 
 
+def unwrapped(name: str) -> str:
+    """A name without what adapters put inside it."""
+    return name.replace(WRAPPED_MODULE, ".")
+
+
 def respellings(pattern: str) -> Iterable[str]:
     """Other names under which exporters write the same tensor."""
-    bare = pattern.replace(WRAPPED_MODULE, ".")
+    bare = unwrapped(pattern)
     if bare != pattern:
         yield bare
     if bare.endswith(".weight_scale"):
