@@ -97,6 +97,8 @@ class Delivery:
 def outcome(plan: Plan, tail: Tail, layer: int) -> tuple[str, str | None]:
     """What happens to one tensor over all ranks: outcome and reason."""
     bit = 1 << layer
+    if not plan.targets:
+        return "failed", "the model is not known: see the findings"
     if tail.beyond & bit:
         return "skipped", "beyond_model"
     if tail.failed & bit:
@@ -160,7 +162,7 @@ def deliveries(
 def global_skips(plan: Plan) -> dict[str, dict[str, int]]:
     """Tensors that no rank loads: {reason: {count, bytes}}."""
     groups: dict[str, dict[str, int]] = {}
-    for tail in plan.tails:
+    for tail in plan.tails if plan.targets else ():
         for mask, reason in global_skip_masks(plan, tail):
             _add(groups, reason, tail, mask)
     return groups
@@ -261,6 +263,8 @@ def totals(plan: Plan) -> dict[str, Any]:
     skips = global_skips(plan)
     outcomes["skipped"] = sum(group["count"] for group in skips.values())
     outcomes["failed"] = sum(tail.failed.bit_count() for tail in plan.tails)
+    if not plan.targets:
+        outcomes["failed"] = len(plan.tensors)
     fills = {"checkpoint": 0, "initial": 0, "shared": 0}
     for target in plan.targets:
         fills[target.fill.kind] += target.layers.bit_count()
