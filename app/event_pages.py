@@ -8,10 +8,11 @@ from loadscope.app.load_view import LoadView
 from loadscope.app.store_queries import Queries
 from loadscope.loader.events import BULK_KINDS, Event
 from loadscope.loader.explain import explain
+from loadscope.loader.outcomes import routed
 from loadscope.loader.plan import Plan
 from loadscope.loader.resolve import Tail
 from loadscope.loader.search import bulk_index, bulk_tensor
-from loadscope.loader.views import find_parameter, routed
+from loadscope.loader.views import find_parameter
 
 
 class Filters(NamedTuple):

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from loadscope.app.load_view import LoadView
+from loadscope.loader.outcomes import holds, routed
 from loadscope.loader.plan import Plan
 from loadscope.loader.resolve import Tail
 from loadscope.loader.schema import Source, Target
 from loadscope.loader.topology import layers_in
-from loadscope.loader.views import holds, routed
 
 
 def pair_rows(view: LoadView, plan: Plan, ranks: Sequence[int]) -> Iterator[dict[str, Any]]:

@@ -4,15 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from loadscope.app.load_view import LoadView
+from loadscope.loader.outcomes import deliveries, routed
+from loadscope.loader.place import volume
 from loadscope.loader.plan import Plan
-from loadscope.loader.views import (
-    ParameterView,
-    deliveries,
-    find_parameter,
-    parameters,
-    routed,
-    volume,
-)
+from loadscope.loader.views import ParameterView, find_parameter, parameters
 
 State = Literal["full", "partial", "unwritten", "initial"]
 

@@ -5,16 +5,11 @@ from itertools import islice
 from typing import Any
 
 from loadscope.loader.events import SKIP_MEANINGS
+from loadscope.loader.outcomes import global_skip_masks, global_skips, rank_skip_masks, rank_skips
 from loadscope.loader.plan import Plan
 from loadscope.loader.resolve import Tail
 from loadscope.loader.topology import layers_in
-from loadscope.loader.views import (
-    global_skip_masks,
-    global_skips,
-    is_expected,
-    rank_skip_masks,
-    rank_skips,
-)
+from loadscope.loader.views import is_expected
 
 EXAMPLES = 5
 

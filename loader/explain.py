@@ -5,20 +5,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from loadscope.loader.outcomes import deliveries, holds, outcome, rank_outcome, routed
 from loadscope.loader.place import Box
 from loadscope.loader.plan import Plan
 from loadscope.loader.resolve import Tail
 from loadscope.loader.schema import Source
 from loadscope.loader.topology import layers_in
-from loadscope.loader.views import (
-    deliveries,
-    find_parameter,
-    holds,
-    outcome,
-    parameters,
-    rank_outcome,
-    routed,
-)
+from loadscope.loader.views import find_parameter, parameters
 
 DOTTED = re.compile(r"[A-Za-z_][\w]*(?:\.[\w]+)+")
 # what loaders write into names while they rename; undone to find the name that was meant

@@ -14,10 +14,11 @@ from loadscope.loader.checkpoint import Checkpoint
 from loadscope.loader.control import Control, LoadError
 from loadscope.loader.events import Emit, discard
 from loadscope.loader.execute import open_reader
+from loadscope.loader.outcomes import deliveries, rank_outcome
 from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Plan
 from loadscope.loader.rank_load import RankLoad, ReaderFactory
-from loadscope.loader.views import deliveries, parameters, rank_outcome
+from loadscope.loader.views import parameters
 
 PATTERNS = (0xA5, 0x5A)
 

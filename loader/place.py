@@ -1,5 +1,6 @@
 """Where a source's elements go: the box it is read from and the box it is written to, per seat."""
 
+from math import prod
 from typing import NamedTuple
 
 from loadscope.loader.schema import Source, Target, ceil_div
@@ -30,6 +31,11 @@ class Placement(NamedTuple):
             return self.target_box
         slot = expert - self.first_expert
         return ((slot, slot + 1), *self.target_box)
+
+
+def volume(box: Box) -> int:
+    """Elements of a box."""
+    return prod(b - a for a, b in box)
 
 
 def padded_rows(rows: int, ways: int) -> int:

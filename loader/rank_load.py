@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from loadscope.kernels.dequantise_block import bytes_moved
@@ -15,11 +13,10 @@ from loadscope.loader.dtypes import ITEM_BYTES
 from loadscope.loader.events import Emit, Kind
 from loadscope.loader.fuse import ConversionDesk, PairLedger
 from loadscope.loader.parameters import ParameterStore, torch_dtype
-from loadscope.loader.place import Box
+from loadscope.loader.place import Box, volume
 from loadscope.loader.plan import Plan
 from loadscope.loader.read import Loaded, Reader, ReadError
 from loadscope.loader.steps import Piece, Step, Use, chunks, steps
-from loadscope.loader.views import volume
 
 SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 ReaderFactory = Callable[[Path, list[str], torch.device], Reader]
@@ -247,11 +244,8 @@ def _copy(place: torch.Tensor, part: torch.Tensor) -> None:
     torch wakes all its threads for 32 KiB: beside the readers they wait for one another.
     """
     if place.device.type == "cpu" and place.dtype == part.dtype:
-        np.copyto(_bits(place), _bits(part))
+        # as integers, which numpy has for every width
+        width = SAME_WIDTH[place.element_size()]
+        place.view(width).numpy()[...] = part.view(width).numpy()
     else:
         place.copy_(part)
-
-
-def _bits(tensor: torch.Tensor) -> npt.NDArray[np.generic]:
-    """The same memory as integers, which numpy has for every width; strides are kept."""
-    return tensor.view(SAME_WIDTH[tensor.element_size()]).numpy()

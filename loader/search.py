@@ -8,18 +8,18 @@ from math import prod
 from typing import Any
 
 from loadscope.loader.dtypes import ITEM_BYTES
-from loadscope.loader.plan import Plan
-from loadscope.loader.resolve import Tail
-from loadscope.loader.topology import layers_in
-from loadscope.loader.views import (
+from loadscope.loader.outcomes import (
     global_skip_masks,
     holds,
     outcome,
-    parameter_places,
     rank_outcome,
     rank_skip_masks,
     routed,
 )
+from loadscope.loader.plan import Plan
+from loadscope.loader.resolve import Tail
+from loadscope.loader.topology import layers_in
+from loadscope.loader.views import parameter_places
 
 
 @dataclass(frozen=True, slots=True)

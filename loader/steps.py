@@ -6,10 +6,10 @@ from math import prod
 from typing import Any
 
 from loadscope.loader.dtypes import ITEM_BYTES
-from loadscope.loader.place import Box
+from loadscope.loader.outcomes import holds, routed
+from loadscope.loader.place import Box, volume
 from loadscope.loader.plan import Plan
 from loadscope.loader.topology import Seat, layers_in
-from loadscope.loader.views import holds, routed, volume
 
 CHUNK_BYTES = 16 << 20
 

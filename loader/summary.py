@@ -3,17 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from loadscope.loader.outcomes import global_skips, rank_skips
 from loadscope.loader.plan import Plan
 from loadscope.loader.steps import steps
-from loadscope.loader.views import (
-    finding_counts,
-    global_skips,
-    grid,
-    pairs,
-    parameters,
-    rank_row,
-    rank_skips,
-)
+from loadscope.loader.views import finding_counts, grid, pairs, parameters, rank_row
 
 
 def describe_load(plan: Plan, ranks: Sequence[int]) -> dict[str, Any]:

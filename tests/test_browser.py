@@ -129,7 +129,8 @@ def test_a_name_is_searched_and_its_journey_told(page: Watched) -> None:
     page.page.keyboard.press("Enter")
     page.page.wait_for_url("**/ui/mapping?**")
     page.page.locator("#results a", has_text=TENSOR).first.click()
-    page.page.wait_for_selector(".stations")
+    # the events come last, with a request of their own
+    page.page.wait_for_selector("#journey :text-is('copied')")
     story = page.page.locator("#journey").inner_text()
     for part in (
         TENSOR,
@@ -144,7 +145,8 @@ def test_a_name_is_searched_and_its_journey_told(page: Watched) -> None:
     assert "name=" in page.page.url
     page.page.go_back()
     page.page.wait_for_selector(".stations", state="detached")
-    assert page.page.locator("#find").input_value() == "layers.5.mlp.experts.7.up"
+    find = page.page.locator("#find")
+    page.wait(lambda: find.input_value() == "layers.5.mlp.experts.7.up", "the search to return")
 
 
 def test_a_paired_name_shows_its_partner_and_a_parameter_its_sources(page: Watched) -> None:

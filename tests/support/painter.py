@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from loadscope.loader.findings import Finding
+from loadscope.loader.outcomes import Delivery, deliveries
 from loadscope.loader.plan import Plan
-from loadscope.loader.views import Delivery, deliveries, parameters
+from loadscope.loader.views import parameters
 from support.destinations import CUT_MODULES
 from support.names import pattern_of
 
