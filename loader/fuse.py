@@ -22,7 +22,7 @@ class Half:
 
 Convert = Callable[[torch.Tensor, torch.Tensor, tuple[int, int], torch.dtype], torch.Tensor]
 
-CONVERSIONS: dict[str, Convert] = {"block_dequant": dequantise_block}
+CONVERSIONS: dict[str, Convert] = {"dequantise_block": dequantise_block}
 
 
 @dataclass(slots=True)

@@ -136,9 +136,7 @@ class RankLoad:
         height, width = done.values.shape
         block = self.plan.sources[both[1].piece.source].block
         nbytes = bytes_moved(height, width, block, target.element_size())
-        self._emit_kernel(
-            KernelTime("dequantise_block", step.param, (height, width), nbytes, seconds)
-        )
+        self._emit_kernel(KernelTime(done.operation, step.param, (height, width), nbytes, seconds))
 
     def _close(self, step: Step) -> None:
         """The step's facts: what was read, what was written, which pairs it opened or closed."""

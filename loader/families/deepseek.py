@@ -231,7 +231,7 @@ def indexer_params(model: Model, fuse: bool) -> tuple[Param, ...]:
 
 FUSED_INDEXER = INDEXER + "wk_weights_proj.weight"
 FUSED_INDEXER_RULES = (
-    Rule(INDEXER + "wk.{leaf}", FUSED_INDEXER, "wk", convert="block_dequant"),
+    Rule(INDEXER + "wk.{leaf}", FUSED_INDEXER, "wk", convert="dequantise_block"),
     Rule(INDEXER + "weights_proj.weight", FUSED_INDEXER, "weights_proj"),
 )
 
