@@ -116,7 +116,7 @@ def _about(queries: Queries, view: LoadView, filters: Filters) -> list[Event]:
 def _numbers(view: LoadView, name: str, rank: int | None) -> list[int]:
     document = explain(view.plan, name, rank=rank) if view.plan is not None else None
     if document is None:
-        return sorted(view.index.find([name], rank))
+        return sorted(view.index.find([name], None if rank is None else {rank}))
     return numbers_about(view, document, rank)
 
 
@@ -164,8 +164,11 @@ def numbers_about(view: LoadView, document: dict[str, Any], rank: int | None) ->
     name, plan = document["name"], view.plan
     assert plan is not None, "a mapping comes from a plan"
     params = {place["param"] for place in document["destinations"]}
-    # a stacked parameter is filled from several files, this tensor lies in one
-    numbers = view.index.find({name, *params}, rank, document["file"])
+    ranks = None if rank is None else {rank}
+    if document["direction"] == "forward":
+        # a stacked parameter is filled on every rank from several files, this tensor is one of many
+        ranks = {place["rank"] for place in document["destinations"]}
+    numbers = view.index.find({name, *params}, ranks, document["file"])
     place = plan.find(name)
     for bulk in view.index.bulk if place is not None else ():
         if place is not None and (rank is None or bulk.rank in (None, rank)):

@@ -1,7 +1,7 @@
 """One load as the API sees it: its state, its plan, and where each name appears in the log."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -46,13 +46,15 @@ class EventIndex:
             place = (event.rank, event.seq, detail.get("file"))
             self._by_name.setdefault(name, []).append(place)
 
-    def find(self, names: Iterable[str], rank: int | None, file: str | None = None) -> set[int]:
-        """Numbers of the single events about any of these names (on one rank, of one file)."""
+    def find(
+        self, names: Iterable[str], ranks: Set[int] | None, file: str | None = None
+    ) -> set[int]:
+        """Numbers of the single events about any of these names (on these ranks, of one file)."""
         return {
             seq
             for name in names
             for at, seq, where in self._by_name.get(name, ())
-            if (rank is None or at in (None, rank)) and (file is None or where in (None, file))
+            if (ranks is None or at is None or at in ranks) and file in (None, where or file)
         }
 
 

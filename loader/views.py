@@ -166,18 +166,17 @@ def is_expected(reason: str) -> bool:
 
 def grid(plan: Plan, ranks: Sequence[int]) -> dict[str, Any]:
     """Rows (top, layers), columns (modules) and cells with elements, over the given ranks."""
-    columns: list[str] = []
     cells: dict[tuple[int, str], dict[str, int]] = {}
     for rank in ranks:
         for view in parameters(plan, rank):
             if view.fill != "checkpoint":
                 continue
-            if view.module not in columns:
-                columns.append(view.module)
             row = 0 if view.layer is None else view.layer + 1
             cell = cells.setdefault((row, view.module), {"total": 0, "parameters": 0})
             cell["total"] += view.elements
             cell["parameters"] += 1
+    shown = {module for _row, module in cells}
+    columns = list(dict.fromkeys(t.module for t in plan.targets if t.module in shown))
     layers = plan.model.num_hidden_layers if plan.model is not None else 0
     places = {name: index for index, name in enumerate(columns)}
     return {

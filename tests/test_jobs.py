@@ -19,6 +19,7 @@ from loadscope.app.store import Store
 from loadscope.app.stream import Tick
 from loadscope.loader.control import Control
 from loadscope.loader.events import Recorder
+from loadscope.loader.topology import Layout
 
 # slow enough to act upon, fast enough to wait for
 PACE_S = 0.7
@@ -328,3 +329,17 @@ def test_readiness(ranks: dict[int, Rank], is_writing: bool, words: str | None) 
     reasons = reasons_against(ranks, None, is_writing=is_writing)
     assert (words is None) == (reasons == [])
     assert words is None or words in reasons[0]
+
+
+def test_the_events_of_one_expert_are_those_of_its_rank_and_file(
+    disk: Path, tmp_path: Path
+) -> None:
+    name = "model.layers.1.mlp.experts.5.gate_proj.weight"
+    layout = Layout(tp_size=2, ep_size=2)
+    with serving(tmp_path, disk / "good", layout=layout, ranks="all") as server:
+        server.wait()
+        where = server.get(f"/mapping?name={name}")
+        moved = [e for e in server.items("/events", name=name) if e["kind"] in ("read", "copied")]
+    assert [place["rank"] for place in where["destinations"]] == [1]
+    assert {event["rank"] for event in moved} == {1}
+    assert {event["detail"]["file"] for event in moved} == {where["file"]}
