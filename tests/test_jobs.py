@@ -338,7 +338,7 @@ def test_the_events_of_one_expert_are_those_of_its_rank_and_file(
     layout = Layout(tp_size=2, ep_size=2)
     with serving(tmp_path, disk / "good", layout=layout, ranks="all") as server:
         server.wait()
-        where = server.get(f"/mapping?name={name}")
+        where = server.get("/mapping", name=name)
         moved = [e for e in server.items("/events", name=name) if e["kind"] in ("read", "copied")]
     assert [place["rank"] for place in where["destinations"]] == [1]
     assert {event["rank"] for event in moved} == {1}
