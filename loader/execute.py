@@ -9,6 +9,7 @@ import torch
 from loadscope.loader.checkpoint import Checkpoint
 from loadscope.loader.control import Cancelled, Control, LoadError
 from loadscope.loader.events import Emit
+from loadscope.loader.outcomes import routed
 from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Plan
 from loadscope.loader.rank_load import RankLoad, ReaderFactory
@@ -69,11 +70,7 @@ def _refuse(plan: Plan, stores: Mapping[int, ParameterStore], emit: Emit) -> Non
 
 def _emit_bulk(plan: Plan, stores: Mapping[int, ParameterStore], emit: Emit) -> None:
     """One record for all renames and one per rank for what it skips: an event per tensor each."""
-    renamed = sum(
-        tail.routed.bit_count()
-        for tail in plan.tails
-        if tail.source is not None and plan.sources[tail.source].target is not None
-    )
+    renamed = sum(tail.routed.bit_count() for tail, _source, _target in routed(plan))
     if renamed:
         emit("renamed", span=renamed, detail={"digest": plan.digest})
     count, detail = global_skip_detail(plan)

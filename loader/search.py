@@ -98,10 +98,7 @@ def _tensor_row(plan: Plan, name: str, rank: int | None) -> dict[str, Any]:
     assert place is not None
     tail, layer = place
     what, reason = _outcome(plan, tail, layer, rank)
-    source = plan.sources[tail.source] if tail.source is not None else None
-    param = None
-    if source is not None and source.target is not None and tail.routed >> layer & 1:
-        param = plan.targets[source.target].full_name(layer)
+    rule, param = _rule_and_param(plan, tail, layer)
     tensor = plan.tensors[name]
     return {
         "name": name,
@@ -109,12 +106,21 @@ def _tensor_row(plan: Plan, name: str, rank: int | None) -> dict[str, Any]:
         "file": plan.shards[tensor.file].name,
         "dtype": tensor.dtype,
         "shape": list(tensor.shape),
-        "rule": source.rule if source is not None else None,
+        "rule": rule,
         "param": param,
         "outcome": what,
         "reason": reason,
         "bytes": tensor.stop - tensor.start,
     }
+
+
+def _rule_and_param(plan: Plan, tail: Tail, layer: int) -> tuple[str | None, str | None]:
+    """The rule that decided a tensor, and the parameter that it fills."""
+    source = plan.sources[tail.source] if tail.source is not None else None
+    param = None
+    if source is not None and source.target is not None and tail.routed >> layer & 1:
+        param = plan.targets[source.target].full_name(layer)
+    return source.rule if source is not None else None, param
 
 
 def _parameter_row(plan: Plan, name: str) -> dict[str, Any]:
@@ -193,8 +199,5 @@ def bulk_tensor(
 ) -> tuple[str, str | None, str | None, str | None]:
     """The i-th tensor of a bulk record: name, rule, reason, parameter."""
     tail, layer, reason = bulk_index(plan, kind, rank).at(i)
-    source = plan.sources[tail.source] if tail.source is not None else None
-    param = None
-    if source is not None and source.target is not None and tail.routed >> layer & 1:
-        param = plan.targets[source.target].full_name(layer)
-    return tail.name(layer), source.rule if source is not None else None, reason, param
+    rule, param = _rule_and_param(plan, tail, layer)
+    return tail.name(layer), rule, reason, param

@@ -75,6 +75,7 @@ def rank_row(plan: Plan, rank: int) -> dict[str, Any]:
     seat = plan.seats[rank]
     layers = plan.stage_masks[seat.pp]
     views = list(parameters(plan, rank))
+    reads = list(rank_reads(plan, seat))
     return {
         "rank": rank,
         "pp_rank": seat.pp,
@@ -83,8 +84,8 @@ def rank_row(plan: Plan, rank: int) -> dict[str, Any]:
         "layers": compact(layers_in(layers)),
         "parameters": len(views),
         "parameter_bytes": sum(view.nbytes for view in views),
-        "read_bytes": sum(nbytes for _t, _m, nbytes in rank_reads(plan, seat)),
-        "tensors": sum(mask.bit_count() for _t, mask, _n in rank_reads(plan, seat)),
+        "read_bytes": sum(nbytes for _tail, _mask, nbytes in reads),
+        "tensors": sum(mask.bit_count() for _tail, mask, _nbytes in reads),
         "derived": sum((d.layers & layers).bit_count() * len(d.outputs) for d in plan.derives),
     }
 
