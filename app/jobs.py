@@ -136,6 +136,7 @@ class Jobs:
             self.is_writing = True
             run_load(plan, checkpoint, self.stores, recorder.emit, control)
         except Exception as error:
+            # edge of the thread: no memory, say; the load must end in the log all the same
             log.exception("load %d failed", recorder.load)
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             recorder.emit("failed", reason=reason, detail={"fix": "see the server's log"})

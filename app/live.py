@@ -182,6 +182,7 @@ class Live:
             try:
                 self.flush()
             except Exception:
+                # edge of the thread: the next tick may succeed, and the load must not notice
                 log.exception("tick failed")
 
     def close(self) -> None:

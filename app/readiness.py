@@ -32,6 +32,8 @@ def reasons_against(
 def _reason(rank: int, store: Readable) -> str | None:
     if store.state == "poisoned":
         names = list(store.touched)
+        if not names:
+            return f"rank {rank}: a failed load changed other ranks, not this one; reload to repair"
         shown = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
         return (
             f"rank {rank}: a load failed after {len(names):,} parameters were written ({shown}); "

@@ -35,7 +35,8 @@ def run_load(
     """Load the ranks of `stores` one after another. Never raises for a failed load.
 
     A refused plan touches nothing. After a failure the events name tensor, file and rule; a store
-    that had been written to is `poisoned` and lists the touched parameters.
+    that had been written to is `poisoned` and lists the touched parameters; so are the other ranks
+    then, for together they hold a mixture.
     """
     control = control if control is not None else Control()
     detail = describe_load(plan, list(stores))
@@ -45,16 +46,17 @@ def run_load(
         return
     _emit_bulk(plan, stores, emit)
     cells = cell_numbers(plan, detail["grid"])
+    done: list[int] = []
     for rank, store in stores.items():
         run = RankLoad(plan, store, emit, control, cells)
         try:
             run.load(checkpoint.directory, make_reader)
-        except LoadError as error:
-            _fail(error, rank, stores, emit, cells)
-            return
         except Exception as error:  # noqa: BLE001  edge of the load: any failure ends as an event
-            _fail(run.explain(error), rank, stores, emit, cells)
+            told = error if isinstance(error, LoadError) else run.explain(error)
+            _mark_mixture(rank, done, stores)
+            _fail(told, rank, stores, emit, cells)
             return
+        done.append(rank)
     emit("load_finished", detail={"status": "finished", "store": _store_json(stores)})
 
 
@@ -82,6 +84,15 @@ def _emit_bulk(plan: Plan, stores: Mapping[int, ParameterStore], emit: Emit) -> 
             emit("skipped", rank, span=count, detail=detail)
 
 
+def _mark_mixture(failed: int, done: list[int], stores: Mapping[int, ParameterStore]) -> None:
+    """Once a byte was written the ranks hold different weights: none of them may be read."""
+    if not done and not stores[failed].touched:
+        return
+    for rank, store in stores.items():
+        if store.state == "ready":
+            store.mix(list(store.parameters) if rank in done else [])
+
+
 def _fail(
     error: LoadError,
     rank: int,
@@ -89,7 +100,7 @@ def _fail(
     emit: Emit,
     cells: Mapping[str, int],
 ) -> None:
-    store = stores[rank]
+    touched = [name for store in stores.values() for name in store.touched]
     emit(
         "failed",
         rank,
@@ -100,10 +111,10 @@ def _fail(
         detail={
             "file": error.file,
             "cell": cells.get(str(error.param)),
-            "touched": len(store.touched),
-            "touched_names": store.touched[:MAX_TOUCHED_NAMES],
+            "touched": len(touched),
+            "touched_names": touched[:MAX_TOUCHED_NAMES],
             "fix": "reload a good checkpoint: touched parameters hold a mixture"
-            if store.touched
+            if touched
             else "correct the cause and reload: no parameter was touched",
         },
     )

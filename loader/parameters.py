@@ -69,6 +69,11 @@ class ParameterStore:
         self.epoch += 1
         self.state = "poisoned"
 
+    def mix(self, touched: list[str]) -> None:
+        """Whole in itself, but other ranks of the same load hold other weights."""
+        self.state = "poisoned"
+        self.touched = touched
+
     def derived_tensor(self, name: str, output: Output, dtype: torch.dtype) -> torch.Tensor:
         """The tensor of an output on this rank: made once in its memory order, then kept."""
         tensor = self.derived.get(name)

@@ -130,6 +130,25 @@ def test_a_failure_before_the_first_byte_leaves_the_store_as_it_was(folder: Path
     assert stores[0].epoch > epoch
 
 
+def test_ranks_that_hold_different_weights_are_all_poisoned(folder: Path) -> None:
+    checkpoint = open_checkpoint(folder)
+    plan = make_plan(checkpoint, Layout(tp_size=2))
+    stores = stores_of(plan)
+    load(plan, checkpoint, stores)
+    first_rank_whole = iter((open_reader, broken_at(0)))
+    state, events = load(
+        plan, checkpoint, stores, make_reader=lambda *told: next(first_rank_whole)(*told)
+    )
+    failed = next(event for event in events if event.kind == "failed")
+    assert failed.rank == 1
+    assert failed.detail is not None
+    assert failed.detail["touched"] == len(stores[0].parameters)
+    assert stores[1].touched == []
+    assert [store.state for store in stores.values()] == ["poisoned", "poisoned"]
+    assert [store.epoch % 2 for store in stores.values()] == [0, 0]
+    assert state.as_json(0.0)["store"]["state"] == "poisoned"
+
+
 def test_a_file_that_shrank_after_planning_is_named_with_its_range(
     folder: Path, tmp_path: Path
 ) -> None:
