@@ -8,10 +8,11 @@ import typer
 
 from loadscope.app import options as opt
 from loadscope.app import output
+from loadscope.app.plan_document import plan_document
+from loadscope.app.plan_options import PlanOptions, with_plan_options
 from loadscope.loader.explain import explain as explain_name
 from loadscope.loader.explain import suggest
 from loadscope.loader.plan import Plan, make_plan
-from loadscope.loader.views import as_json
 
 FAILED = 1
 DEMO_SECONDS = 20.0
@@ -25,29 +26,17 @@ def main() -> None:
     app()
 
 
-def _planned(
-    model: Path, tp: int, ep: int, pp: int, platform: opt.Platform, no_fusion: bool,
-    overrides: list[str] | None,
-) -> Plan:  # fmt: skip
-    layout = opt.layout_or_refuse(tp, ep, pp)
-    options = opt.options_or_refuse(platform, no_fusion, overrides)
+def _planned(model: Path, shape: PlanOptions) -> Plan:
+    layout, options = shape.layout(), shape.options()
     return make_plan(opt.open_or_refuse(model), layout, options)
 
 
 @app.command()
-def plan(
-    model: opt.Model,
-    tp_size: opt.TpSize = 1,
-    ep_size: opt.EpSize = 1,
-    pp_size: opt.PpSize = 1,
-    platform: opt.PlatformOption = opt.Platform.cuda,
-    no_indexer_fusion: opt.NoIndexerFusion = False,
-    set_: opt.Set = None,
-    json: opt.Json = False,
-) -> None:
+@with_plan_options
+def plan(model: opt.Model, shape: PlanOptions, json: opt.Json = False) -> None:
     """Prove from headers alone that every parameter will be written exactly once."""
-    made = _planned(model, tp_size, ep_size, pp_size, platform, no_indexer_fusion, set_)
-    document = as_json(made)
+    made = _planned(model, shape)
+    document = plan_document(made)
     if json:
         output.print_json(document)
     else:
@@ -56,19 +45,15 @@ def plan(
 
 
 @app.command()
+@with_plan_options
 def explain(
     model: opt.Model,
     name: Annotated[str, typer.Argument(metavar="NAME", help="a checkpoint tensor or a parameter")],
-    tp_size: opt.TpSize = 1,
-    ep_size: opt.EpSize = 1,
-    pp_size: opt.PpSize = 1,
-    platform: opt.PlatformOption = opt.Platform.cuda,
-    no_indexer_fusion: opt.NoIndexerFusion = False,
-    set_: opt.Set = None,
+    shape: PlanOptions,
     json: opt.Json = False,
 ) -> None:
     """Say where one tensor goes and why, or what fills one parameter."""
-    made = _planned(model, tp_size, ep_size, pp_size, platform, no_indexer_fusion, set_)
+    made = _planned(model, shape)
     document = explain_name(made, name)
     if document is None:
         suggestions = suggest(made, name)
@@ -83,26 +68,22 @@ def explain(
 
 
 @app.command()
+@with_plan_options
 def load(
     model: opt.Model,
-    tp_size: opt.TpSize = 1,
-    ep_size: opt.EpSize = 1,
-    pp_size: opt.PpSize = 1,
+    shape: PlanOptions,
     rank: Annotated[int, typer.Option("--rank", help="the rank to load")] = 0,
     device: opt.DeviceOption = None,
     fingerprints: Annotated[
         Path | None, typer.Option("--fingerprints", help="write a hash of every parameter there")
     ] = None,
-    platform: opt.PlatformOption = opt.Platform.cuda,
-    no_indexer_fusion: opt.NoIndexerFusion = False,
-    set_: opt.Set = None,
     state_dir: opt.StateDir = None,
     json: opt.Json = False,
 ) -> None:
     """Load one rank, record the load, and prove that every element was written."""
     from loadscope.app.load_command import load_once
 
-    layout = opt.layout_or_refuse(tp_size, ep_size, pp_size)
+    layout = shape.layout()
     if not 0 <= rank < layout.world:
         opt.refuse(f"--rank {rank}: this layout has ranks 0 to {layout.world - 1}")
     checkpoint = opt.open_or_refuse(model)
@@ -112,8 +93,9 @@ def load(
         state_dir=state_dir,
         device=device,
         ranks=str(rank),
+        roles=opt.roles_or_refuse(None, draft=shape.draft),
         layout=layout,
-        options=opt.options_or_refuse(platform, no_indexer_fusion, set_),
+        options=shape.options(),
     )
     output.log_to_stderr()
     target = opt.writable_or_refuse(fingerprints)
@@ -127,7 +109,9 @@ def load(
 
 
 @app.command()
+@with_plan_options
 def serve(
+    shape: PlanOptions,
     model: opt.OptionalModel = None,
     host: opt.Host = None,
     port: opt.Port = None,
@@ -139,20 +123,15 @@ def serve(
     ranks: Annotated[
         str | None, typer.Option("--ranks", help="0,2-3 or all; all that fit if left out")
     ] = None,
+    roles: opt.Roles = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="allow a --host that others can reach")
     ] = False,
-    tp_size: opt.TpSize = 1,
-    ep_size: opt.EpSize = 1,
-    pp_size: opt.PpSize = 1,
-    platform: opt.PlatformOption = opt.Platform.cuda,
-    no_indexer_fusion: opt.NoIndexerFusion = False,
-    set_: opt.Set = None,
 ) -> None:
     """Load a checkpoint and show the load live; answer questions about it over HTTP."""
     from loadscope.app.serve_command import run_server
 
-    layout = opt.layout_or_refuse(tp_size, ep_size, pp_size)
+    layout = shape.layout()
     settings = opt.settings_or_refuse(
         model=model,
         roots=opt.roots_or_refuse(root, model),
@@ -162,8 +141,9 @@ def serve(
         insecure=insecure or None,
         device=device,
         ranks=opt.ranks_or_refuse(ranks, layout),
+        roles=opt.roles_or_refuse(roles, draft=shape.draft),
         layout=layout,
-        options=opt.options_or_refuse(platform, no_indexer_fusion, set_),
+        options=shape.options(),
     )
     checkpoint = opt.open_or_refuse(model) if model is not None else None
     output.log_to_stderr()
@@ -177,6 +157,7 @@ def demo(
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, help="how long the load shall take")
     ] = DEMO_SECONDS,
+    roles: opt.Roles = None,
 ) -> None:
     """Make a small true DeepSeek-V3 checkpoint, load it slowly enough to watch, serve the page."""
     from loadscope.app.demo_checkpoint import write_demo_checkpoint
@@ -192,6 +173,7 @@ def demo(
             state_dir=Path(folder) / "state",
             host=host,
             port=port,
+            roles=opt.roles_or_refuse(roles, draft=False),
             pace_s=seconds,
         )
         write_demo_checkpoint(model)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from loadscope.app.roles import Role
 from loadscope.loader.findings import Finding
 
 
@@ -15,8 +16,13 @@ class Busy(RuntimeError):
 
 
 class Refused(ValueError):
-    """Refused before a byte was read: what was loaded before stays as it was."""
+    """Refused before a byte was read: what was loaded before stays as it was.
 
-    def __init__(self, load: int, message: str, findings: Sequence[Finding] = ()) -> None:
+    `load` and `role` are those whose plan, or checkpoint, was at fault.
+    """
+
+    def __init__(
+        self, load: int, message: str, findings: Sequence[Finding] = (), role: Role = "target"
+    ) -> None:
         super().__init__(message)
-        self.load, self.findings = load, tuple(findings)
+        self.load, self.findings, self.role = load, tuple(findings), role

@@ -1,4 +1,4 @@
-"""Follows the running load: drains its events ten times a second, keeps them, shows them.
+"""Follows the loads of an update: drains their events ten times a second, keeps and shows them.
 
 load thread -- sink --> deque -- tick --> LoadState, one packed row in the store, one Tick
 """
@@ -8,15 +8,16 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from loadscope.app.followed import Followed
 from loadscope.app.load_rows import summary_of
 from loadscope.app.load_view import LoadView
+from loadscope.app.roles import Role
 from loadscope.app.settle import Settler
 from loadscope.app.store import Store
-from loadscope.app.stream import IDLE_STATE, Tick
+from loadscope.app.tick import Tick
 from loadscope.loader.codec import to_bytes
 from loadscope.loader.events import Event, Recorder
 from loadscope.loader.plan import Plan
@@ -38,7 +39,7 @@ class Pausable(Protocol):
 
 
 class Live:
-    """The newest load of this process. `sink` is called by the load, the rest by anyone."""
+    """The newest update of this process. `sink` is called by its loads, the rest by anyone."""
 
     def __init__(
         self,
@@ -47,21 +48,31 @@ class Live:
         clock: Callable[[], float] = time.time,
         max_queued: int = MAX_QUEUED,
     ) -> None:
-        self.view: LoadView | None = None
         self.dropped = 0
         self._store, self._publish, self._clock = store, publish, clock
         self._queue: deque[Event] = deque()
         self._max_queued = max_queued
         self._control: Pausable | None = None
-        self._unsaved: list[Event] = []
-        self._tick = Tick(0, clock(), IDLE_STATE)
-        self._cell_versions: list[int] = []
-        self._point_versions: list[int] = []
+        self._loads: tuple[Followed, ...] = ()
+        self._version = 0
         self._turn = threading.RLock()
         self._wake = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="live", daemon=True)
         self._settler = Settler(store)
+
+    @property
+    def views(self) -> tuple[LoadView, ...]:
+        """The loads of the newest update, in the order in which they run."""
+        return tuple(one.view for one in self._loads)
+
+    @property
+    def view(self) -> LoadView | None:
+        """The first of them."""
+        return next(iter(self.views), None)
+
+    def view_of(self, load: int) -> LoadView:
+        return next(view for view in self.views if view.load == load)
 
     def start(self) -> None:
         self._settler.start()
@@ -74,56 +85,65 @@ class Live:
         else:
             self._queue.append(event)
 
-    def begin(self, load: int, control: Pausable) -> Recorder:
-        """Show this load from now on and return what records it."""
+    def begin(self, load: int, control: Pausable, role: Role = "target") -> Recorder:
+        """Show this load from now on, alone, and return what records it."""
         with self._turn:
             self.flush()
-            self.view, self._control, self.dropped = LoadView(load), control, 0
             # the new load's row has just been stored, so nothing older can still wait for the disk
-            self._unsaved = []
-            self._cell_versions, self._point_versions = [], []
-            self._tick = replace(
-                self._tick, load=load, since=self._tick.version + 1, grid=None, written=(),
-                cell_versions=(), faults={}, points=(), point_versions=(), count=0,
-            )  # fmt: skip
+            self._loads, self._control, self.dropped = (), control, 0
+            return self.beside(load, role)
+
+    def beside(self, load: int, role: Role) -> Recorder:
+        """Show this load too: it belongs to the same update."""
+        with self._turn:
+            followed = Followed(LoadView(load, role), since=self._version + 1)
+            self._loads = (*self._loads, followed)
         self._wake.set()
         return Recorder(load, self.sink, self._clock)
 
-    def set_plan(self, plan: Plan) -> None:
-        """Keep the plan with the load, so that it explains the load for ever."""
-        assert self.view is not None, "a plan belongs to a load"
-        self._store.put_plan(self.view.load, plan.digest, to_bytes(plan))
-        self.view.plan = plan
+    def set_plan(self, plan: Plan, load: int | None = None) -> None:
+        """Keep the plan with the load (None: the first), so that it explains it for ever."""
+        view = self.view if load is None else self.view_of(load)
+        assert view is not None, "a plan belongs to a load"
+        self._store.put_plan(view.load, plan.digest, to_bytes(plan))
+        view.plan = plan
+
+    def expect(self, load: int, detail: Mapping[str, Any]) -> None:
+        """Show what this load is going to do while it waits for the one before it."""
+        with self._turn:
+            self.flush()
+            self.view_of(load).expect(detail, self._clock())
 
     def flush(self) -> None:
         """Everything emitted so far is stored and shown when this returns."""
         with self._turn:
             events = [self._queue.popleft() for _ in range(len(self._queue))]
-            if self.view is not None:
-                self.view.is_paused = self._control is not None and self._control.paused
-                self.view.dropped = self.dropped
-                self.view.apply(events)
-                self._save(self.view, events)
+            for one in self._loads:
+                one.view.is_paused = self._control is not None and self._control.paused
+                one.view.dropped = self.dropped
+                mine = [event for event in events if event.load == one.view.load]
+                one.view.apply(mine)
+                self._save(one, mine)
             self._show()
 
     def nudge(self) -> None:
         """Tick now: something changed that people wait to see."""
         self._wake.set()
 
-    def _save(self, view: LoadView, events: list[Event]) -> None:
-        self._unsaved += events
-        if not self._unsaved:
+    def _save(self, one: Followed, events: list[Event]) -> None:
+        one.unsaved += events
+        if not one.unsaved:
             return
         try:
-            self._store.append(view.load, self._unsaved)
-            is_last = self._unsaved[-1].kind == "load_finished"
+            self._store.append(one.view.load, one.unsaved)
+            is_last = one.unsaved[-1].kind == "load_finished"
             if is_last:
-                self._finish(view, self._unsaved[-1])
+                self._finish(one.view, one.unsaved[-1])
         except sqlite3.Error as error:
             # kept in memory and tried again at the next tick
-            log.error("events of load %d not stored yet: %s", view.load, error)
+            log.error("events of load %d not stored yet: %s", one.view.load, error)
             return
-        self._unsaved = []
+        one.unsaved = []
         if is_last:
             self._settler.nudge()
 
@@ -135,45 +155,17 @@ class Live:
         log.info("load %d %s: %s", view.load, document["status"], document["sentence"])
 
     def _show(self) -> None:
-        version = self._tick.version + 1
-        fresh: dict[str, Any] = {}
-        if self.view is not None:
-            fresh = self._measure(self.view, version)
-        self._tick = replace(self._tick, version=version, t=self._clock(), shared=[], **fresh)
-        self._publish(self._tick)
-
-    def _measure(self, view: LoadView, version: int) -> dict[str, Any]:
-        state = view.state
-        with view.lock:
-            written, changed = list(state.cells), state.changed_cells
-            state.changed_cells = set()
-            count, faults = len(state.throughput), dict(state.faults)
-        since = self._tick.since
-        if len(self._cell_versions) != len(written):
-            # the grid has just become known
-            self._cell_versions, since = [version] * len(written), version
-        if faults != self._tick.faults:
-            since = version
-        for cell in changed:
-            self._cell_versions[cell] = version
-        self._point_versions += [version] * (count - len(self._point_versions))
-        return {
-            "state": view.document(self._clock()),
-            "since": since,
-            "grid": state.plan.get("grid"),
-            "written": written,
-            "faults": faults,
-            "cell_versions": tuple(self._cell_versions),
-            "points": state.throughput,
-            "point_versions": self._point_versions,
-            "count": count,
-        }
+        self._version += 1
+        now = self._clock()
+        pictures = [one.picture(self._version, now) for one in self._loads]
+        since = max((one.since for one in self._loads), default=0)
+        self._publish(Tick(self._version, now, pictures, since))
 
     def _interval_s(self) -> float:
-        view = self.view
-        if view is None or view.state.finished_t is not None:
+        running = [view for view in self.views if view.state.finished_t is None]
+        if not running:
             return IDLE_TICK_S
-        return PAUSED_TICK_S if view.is_paused else LOADING_TICK_S
+        return PAUSED_TICK_S if running[0].is_paused else LOADING_TICK_S
 
     def _run(self) -> None:
         while not self._closed:

@@ -16,7 +16,7 @@ from loadscope.app.progress import follow
 from loadscope.app.settings import Settings
 from loadscope.app.store import Store
 from loadscope.app.store_schema import StoreError
-from loadscope.app.stream import Tick
+from loadscope.app.tick import Tick
 from loadscope.loader.checkpoint import Checkpoint
 
 

@@ -1,5 +1,6 @@
 """Loads as the history lists them: from their stored summary, the running one from memory."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from loadscope.app.load_view import LoadView
@@ -15,10 +16,13 @@ def summary_of(state: dict[str, Any]) -> dict[str, Any]:
     return {key: state.get(key) for key in SUMMARY}
 
 
-def live_state(stored: dict[str, Any], live: LoadView | None, now: float) -> dict[str, Any] | None:
+def live_state(
+    stored: dict[str, Any], live: Iterable[LoadView], now: float
+) -> dict[str, Any] | None:
     """Where a load stands that runs in this process; None for the others."""
-    is_live = live is not None and live.load == stored["id"] and stored["finished_t"] is None
-    return live.document(now) if live is not None and is_live else None
+    if stored["finished_t"] is not None:
+        return None
+    return next((view.document(now) for view in live if view.load == stored["id"]), None)
 
 
 def load_row(stored: dict[str, Any], state: dict[str, Any] | None) -> dict[str, Any]:
@@ -27,6 +31,8 @@ def load_row(stored: dict[str, Any], state: dict[str, Any] | None) -> dict[str, 
     return {
         "id": stored["id"],
         "url": f"/loads/{stored['id']}",
+        "role": stored["role"],
+        "update": stored["update_id"],
         "status": state["status"] if state is not None else stored["status"],
         "origin": stored["origin"],
         "source": stored["source"],

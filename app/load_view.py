@@ -1,10 +1,11 @@
 """One load as the API sees it: its state, its plan, and where each name appears in the log."""
 
 import threading
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from loadscope.app.roles import Role
 from loadscope.loader.events import BULK_KINDS, Event
 from loadscope.loader.plan import Plan
 from loadscope.loader.state import LoadState
@@ -63,12 +64,17 @@ class LoadView:
     """State and plan of one load; hold `lock` while reading a state that still grows."""
 
     load: int
+    role: Role = "target"
     state: LoadState = field(default_factory=LoadState)
+    # its totals and heat map while it waits for the load before it
+    ahead: LoadState | None = None
     plan: Plan | None = None
     dropped: int = 0
     is_paused: bool = False
     # findings that came up after the plan was made
     findings: list[dict[str, Any]] = field(default_factory=list)
+    # the load of the same update whose failure or refusal ended this one
+    because: int | None = None
     index: EventIndex = field(default_factory=EventIndex)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -78,14 +84,35 @@ class LoadView:
             with self.lock:
                 self.state.apply(event)
             self.index.add(event)
-            if event.kind == "failed" and event.detail is not None:
+            if event.kind in ("failed", "load_finished") and event.detail is not None:
                 self.findings += event.detail.get("findings", ())
+                self.because = event.detail.get("because", self.because)
+
+    def expect(self, detail: Mapping[str, Any], now: float) -> None:
+        """Show what `plan_made` is going to say until it has: the load waits for its turn."""
+        ahead = LoadState()
+        with self.lock:
+            started = self.state.started_t if self.state.started_t is not None else now
+            about = self.state.about
+        ahead.apply(Event(1, started, self.load, None, "load_started", detail=about))
+        ahead.apply(Event(2, now, self.load, None, "plan_made", detail=detail))
+        self.ahead = ahead
+
+    @property
+    def shown(self) -> LoadState:
+        """The state, or what it will begin with."""
+        is_waiting = not self.state.plan and self.state.finished_t is None
+        return self.ahead if self.ahead is not None and is_waiting else self.state
 
     def document(self, now: float) -> dict[str, Any]:
         """The STATE document of docs/http-api.md."""
         with self.lock:
-            document = self.state.as_json(now)
-        document.update(load=self.load, events_dropped=self.dropped)
+            shown = self.shown
+            document = shown.as_json(now)
+        document.update(load=self.load, role=self.role, because=self.because)
+        document.update(events_dropped=self.dropped)
+        if shown is self.ahead:
+            document.update(status="waiting")
         if document["status"] == "refused" and (reason := self._refusal()) is not None:
             document["sentence"] = f"refused before a byte was read: {reason}"
         if self.is_paused and document["status"] == "loading":
@@ -101,4 +128,4 @@ class LoadView:
 
     def grid(self) -> dict[str, Any] | None:
         with self.lock:
-            return self.state.grid()
+            return self.shown.grid()

@@ -45,7 +45,7 @@ def create_app(settings: Settings, model: Checkpoint | None = None) -> FastAPI:
     app.state.services = services
     for router in ROUTERS:
         app.include_router(router, dependencies=[Depends(refuse_unknown_query)])
-    app.include_router(page_router(services.hub.document))
+    app.include_router(page_router(services.hub.document, settings.roles))
     app.include_router(docs_router(_mount_swagger(app)))
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     problems.install(app)

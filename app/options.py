@@ -7,25 +7,13 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from loadscope.app.rank_choice import parse_ranks
+from loadscope.app.roles import Role, parse_roles
 from loadscope.app.settings import Settings, make_settings
 from loadscope.loader.checkpoint import Checkpoint, NotACheckpoint, open_checkpoint
-from loadscope.loader.plan import Options
 from loadscope.loader.topology import Layout
 
 USAGE = 2
 MODEL_HELP = "checkpoint directory, one .safetensors file, or a *.headers.json.gz pack"
-
-
-class Platform(StrEnum):
-    """PLATFORMS of the plan as typer wants them."""
-
-    cuda = "cuda"
-    hip = "hip"
-    hip_fnuz = "hip-fnuz"
-    npu = "npu"
-    xpu = "xpu"
-    musa = "musa"
-    cpu = "cpu"
 
 
 class Device(StrEnum):
@@ -37,19 +25,6 @@ Model = Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 OptionalModel = Annotated[
     Path | None, typer.Argument(metavar="[MODEL]", help="what to load; none: wait for POST /reload")
 ]
-TpSize = Annotated[int, typer.Option("--tp-size", help="ranks that share each layer")]
-EpSize = Annotated[int, typer.Option("--ep-size", help="expert groups inside the TP group")]
-PpSize = Annotated[int, typer.Option("--pp-size", help="pipeline stages")]
-PlatformOption = Annotated[
-    Platform, typer.Option("--platform", help="whose layout to compute; any works on a CPU")
-]
-NoIndexerFusion = Annotated[
-    bool, typer.Option("--no-indexer-fusion", help="keep the indexer's projections apart")
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="override a field of config.json"),
-]
 Json = Annotated[bool, typer.Option("--json", help="one JSON document on stdout")]
 Host = Annotated[
     str | None, typer.Option("--host", help="address to listen on", show_default="127.0.0.1")
@@ -60,6 +35,12 @@ Port = Annotated[
 ]
 DeviceOption = Annotated[
     Device | None, typer.Option("--device", help="where parameters live", show_default="cpu")
+]
+Roles = Annotated[
+    str | None,
+    typer.Option(
+        "--roles", metavar="ROLES", help="target, draft or target,draft", show_default="target"
+    ),
 ]
 StateDir = Annotated[
     Path | None,
@@ -87,25 +68,17 @@ def open_or_refuse(model: Path) -> Checkpoint:
         refuse(str(error))
 
 
-def layout_or_refuse(tp_size: int, ep_size: int, pp_size: int) -> Layout:
+def roles_or_refuse(roles: str | None, *, draft: bool) -> tuple[Role, ...]:
+    """What `--roles` names; `--draft` is the short form of the draft alone."""
+    if roles is None:
+        return ("draft",) if draft else ("target",)
     try:
-        return Layout(tp_size=tp_size, ep_size=ep_size, pp_size=pp_size)
+        found = parse_roles(roles)
     except ValueError as error:
-        refuse(str(error))
-
-
-def options_or_refuse(
-    platform: Platform, no_indexer_fusion: bool, overrides: list[str] | None
-) -> Options:
-    pairs = tuple(_override(text) for text in overrides or ())
-    return Options(platform=platform.value, indexer_fusion=not no_indexer_fusion, overrides=pairs)
-
-
-def _override(text: str) -> tuple[str, str]:
-    field, equals, value = text.partition("=")
-    if not equals or not field.strip():
-        refuse(f"--set {text!r}; expected FIELD=VALUE, for example num_hidden_layers=4")
-    return field.strip(), value
+        refuse(f"--roles: {error}")
+    if draft and found != ("draft",):
+        refuse(f"--draft is the draft alone: use --roles {roles} without it, or --draft alone")
+    return found
 
 
 def ranks_or_refuse(ranks: str | None, layout: Layout) -> str | None:

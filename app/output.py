@@ -15,6 +15,7 @@ from loadscope.loader.views import is_expected
 
 VERDICT_STYLE = {"pass": "bold green", "fail": "bold red", "pending": "bold yellow"}
 MAX_SOURCES = 40
+SWITCHES = ("fuse_shared_experts", "deepgemm_bmm", "nvfp4_attention_fp8", "nextn_moe_fp8")
 LEVEL_STYLE = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 stdout = Console(highlight=False, soft_wrap=True)
@@ -39,12 +40,24 @@ def print_plan(document: Mapping[str, Any]) -> None:
     stdout.print(Text(model_line(document)))
     sizes = ", ".join(f"{key.removesuffix('_size')} {layout[key]}" for key in layout)
     stdout.print(Text(f"layout {sizes}; digest {document['digest'][:16]}"))
+    stdout.print(Text(f"role {document['role']}; {options_text(document['options'])}"))
     stdout.print(_totals(totals))
     if totals["skips"]:
         stdout.print(Text(f"skipped: {skips_text(totals['skips'])}"))
     if document["ranks"]:
         stdout.print(_ranks(document["ranks"]))
     print_findings(document["findings"])
+
+
+def options_text(options: Mapping[str, Any]) -> str:
+    """Options that were chosen: platform cuda, no indexer fusion, set num_hidden_layers=4."""
+    words = [f"platform {options['platform']}"]
+    words += [] if options["indexer_fusion"] else ["no indexer fusion"]
+    words += [name.replace("_", " ") for name in SWITCHES if options[name]]
+    if options["quantization"] is not None:
+        words.append(f"quantization {options['quantization']}")
+    words += [f"set {field}={value}" for field, value in options["overrides"]]
+    return ", ".join(words)
 
 
 def verdict_line(verdict: str, sentence: str) -> Text:

@@ -1,6 +1,6 @@
 """The pages under /ui/: a first paint from the live snapshot; scripts take over from there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from loadscope.app.panels import views
-from loadscope.app.panels.snapshot import Snapshot, blank
+from loadscope.app.panels.snapshot import Snapshot, blank, only
+from loadscope.app.roles import Role
+from loadscope.loader.events import SKIP_MEANINGS
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 Live = Callable[[], Snapshot]
@@ -28,8 +30,8 @@ def environment() -> Environment:
     )
 
 
-def page_router(live: Live) -> APIRouter:
-    """Routes of the three pages; `live` returns the newest snapshot."""
+def page_router(live: Live, roles: Sequence[Role] = ("target",)) -> APIRouter:
+    """Routes of the three pages; `live` returns the newest snapshot, `roles` are those served."""
     router = APIRouter(include_in_schema=False)
     templates = Jinja2Templates(env=environment())
 
@@ -49,7 +51,7 @@ def page_router(live: Live) -> APIRouter:
 
     @router.get("/ui/mapping", response_class=HTMLResponse)
     def mapping(request: Request, q: str = "") -> Response:
-        return page(request, "mapping", query=q)
+        return page(request, "mapping", query=q, roles=roles, reasons=tuple(SKIP_MEANINGS))
 
     @router.get("/ui/loads", response_class=HTMLResponse)
     def loads(request: Request) -> Response:
@@ -71,5 +73,5 @@ def origin(request: Request) -> str:
 
 def overview_context(live: Snapshot, *, pinned: int | None) -> dict[str, Any]:
     """A page pinned to another load than the newest starts blank: the browser fetches that load."""
-    shown = live if pinned in (None, live["load"]) else blank(pinned)
+    shown = live if pinned is None else only(live, pinned) or blank(pinned)
     return {"v": shown["v"], "load": shown["load"], "pinned": pinned, **views(shown)}

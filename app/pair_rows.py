@@ -47,5 +47,5 @@ def _row(
         "waits_for": waits_for,
         "state": "closed" if is_closed else "held" if held else "open",
         # a scale is used up by its weight's conversion; other halves lie side by side
-        "axis": None if source.convert is not None or source.is_input else target.part_dim,
+        "axis": None if source.convert is not None or source.feeds else target.part_dim,
     }

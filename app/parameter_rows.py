@@ -26,7 +26,7 @@ def state_of(parameter: ParameterView, written: int) -> State:
         return "full"
     if written:
         return "partial"
-    return "unwritten" if parameter.fill == "checkpoint" else "initial"
+    return "initial" if parameter.fill == "initial" else "unwritten"
 
 
 def written_of(view: LoadView, parameter: ParameterView) -> int:

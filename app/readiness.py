@@ -1,7 +1,9 @@
 """May the weights in this process be read? If not: why, in words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
+
+from loadscope.app.roles import Role
 
 MAX_NAMED = 3
 
@@ -18,26 +20,34 @@ class Readable(Protocol):
 
 
 def reasons_against(
-    stores: Mapping[int, Readable], outcome: str | None, *, is_writing: bool
+    stores: Mapping[Role, Mapping[int, Readable]], outcome: str | None, *, is_writing: bool
 ) -> list[str]:
-    """Empty when every rank's parameters are whole; `outcome` tells of the newest load."""
+    """Empty when the parameters of all roles and ranks are whole; `outcome`: of the newest load."""
     if is_writing:
         return [f"weights are being written: {outcome}"]
-    if not stores:
+    if not any(stores.values()):
         return [f"no load has finished: {outcome}" if outcome else "no load has finished"]
-    found = [_reason(rank, store) for rank, store in sorted(stores.items())]
-    return [reason for reason in found if reason is not None]
+    return list(_reasons(stores))
 
 
-def _reason(rank: int, store: Readable) -> str | None:
+def _reasons(stores: Mapping[Role, Mapping[int, Readable]]) -> Iterator[str]:
+    for role, ranks in stores.items():
+        for rank, store in sorted(ranks.items()):
+            place = f"rank {rank}" if len(stores) == 1 else f"{role}, rank {rank}"
+            reason = _reason(store)
+            if reason is not None:
+                yield f"{place}: {reason}"
+
+
+def _reason(store: Readable) -> str | None:
     if store.state == "poisoned":
         names = list(store.touched)
         if not names:
-            return f"rank {rank}: a failed load changed other ranks, not this one; reload to repair"
+            return "a failed load changed what belongs to it, not this; reload to repair"
         shown = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
         return (
-            f"rank {rank}: a load failed after {len(names):,} parameters were written ({shown}); "
+            f"a load failed after {len(names):,} parameters were written ({shown}); "
             "reload to repair"
         )
     is_whole = store.state == "ready" and store.epoch % 2 == 0
-    return None if is_whole else f"rank {rank}: no load has finished"
+    return None if is_whole else "no load has finished"

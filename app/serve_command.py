@@ -45,6 +45,7 @@ def _exit(number: int, frame: FrameType | None) -> NoReturn:
 
 def _greet(settings: Settings, url: str, checkpoint: Checkpoint | None) -> None:
     what = f"loading {checkpoint.label}" if checkpoint is not None else "idle: POST /reload"
+    what += "" if settings.roles == ("target",) else f", {' and '.join(settings.roles)}"
     pace = "" if settings.pace_s is None else f", paced to {settings.pace_s:.0f} s, to be watched"
     stderr.print(f"loadscope at [bold]{url}[/bold]  ({what}{pace})")
     stderr.print(f"  API {url}docs   stop with Ctrl+C")

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from loadscope.app.hosts import is_loopback
+from loadscope.app.roles import Role
 from loadscope.loader.plan import Options
 from loadscope.loader.topology import Layout
 
@@ -34,6 +35,7 @@ class Settings(BaseSettings):
     insecure: bool = False
     device: Literal["cpu", "cuda"] = "cpu"
     ranks: str | None = None
+    roles: tuple[Role, ...] = Field(default=("target",), min_length=1)
     layout: Layout = Layout()
     options: Options = Options()
     pace_s: float | None = Field(default=None, gt=0)

@@ -53,13 +53,24 @@ class Store:
                 raise
             self._db.execute("COMMIT")
 
-    def create_load(self, origin: str, source: str, source_path: str, started_t: float) -> int:
-        row = (origin, source, source_path, self._writers.name, "planning", started_t)
-        columns = "origin, source, source_path, writer, status, started_t"
+    def create_load(
+        self,
+        origin: str,
+        source: str,
+        source_path: str,
+        started_t: float,
+        role: str = "target",
+        update: int | None = None,
+    ) -> int:
+        """The id of a new load; `update` is the first load's id, None opens an update."""
+        row = (update, role, origin, source, source_path, self._writers.name, started_t)
+        columns = "update_id, role, origin, source, source_path, writer, started_t, status"
+        insert = f"INSERT INTO load ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, 'planning')"
         with self._transaction() as db:
-            cursor = db.execute(f"INSERT INTO load ({columns}) VALUES (?, ?, ?, ?, ?, ?)", row)
-            assert cursor.lastrowid is not None
-            return cursor.lastrowid
+            load = db.execute(insert, row).lastrowid
+            assert load is not None
+            db.execute("UPDATE load SET update_id = id WHERE id = ? AND update_id IS NULL", (load,))
+            return load
 
     def put_plan(self, load: int, digest: str, payload: bytes) -> None:
         """Keep the plan once, whatever the number of loads that follow it."""
@@ -80,8 +91,9 @@ class Store:
         text = dumps(summary).decode()
         with self._transaction() as db:
             db.execute(
-                "UPDATE load SET status = ?, finished_t = ?, summary = ?, events_dropped = ? "
-                "WHERE id = ?",
+                # a load that is told of its end twice has events that are not exploded yet
+                "UPDATE load SET status = ?, finished_t = ?, summary = ?, events_dropped = ?, "
+                "exploded = 0 WHERE id = ?",
                 (status, finished_t, text, dropped, load),
             )
 

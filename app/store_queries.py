@@ -4,9 +4,10 @@ import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from loadscope.app.encoding import loads
+from loadscope.app.roles import Role
 from loadscope.app.store_schema import EVENT_COLUMNS, open_reader
 from loadscope.loader.events import Event
 
@@ -15,6 +16,13 @@ _FIRST_RECORD = "SELECT max(seq) FROM event WHERE load = ? AND seq <= ?"
 
 def unpack(payload: bytes) -> list[Event]:
     return [Event(*row) for row in loads(zlib.decompress(payload))]
+
+
+class Member(NamedTuple):
+    """One load of an update."""
+
+    load: int
+    role: Role
 
 
 class Queries:
@@ -40,6 +48,14 @@ class Queries:
     def count_loads(self) -> int:
         return int(self._rows("SELECT count(*) FROM load")[0][0])
 
+    def members(self, load: int) -> list[Member]:
+        """The loads of the update that this one belongs to, itself among them, in order."""
+        sql = (
+            "SELECT id, role FROM load "
+            "WHERE update_id = (SELECT update_id FROM load WHERE id = ?) ORDER BY id"
+        )
+        return [Member(*row) for row in self._rows(sql, (load,))]
+
     def newest(self, *, planned: bool = False) -> int | None:
         """Id of the newest load; `planned`: of the newest that has a plan."""
         where = "WHERE digest IS NOT NULL" if planned else ""
@@ -52,9 +68,10 @@ class Queries:
         return self._rows(sql, statuses)
 
     def finished_but_newest(self) -> list[int]:
+        """Finished loads of all updates but the newest, the oldest first."""
         sql = (
             "SELECT id FROM load WHERE finished_t IS NOT NULL "
-            "AND id < (SELECT max(id) FROM load) ORDER BY id"
+            "AND update_id < (SELECT max(update_id) FROM load) ORDER BY id"
         )
         return [row[0] for row in self._rows(sql)]
 

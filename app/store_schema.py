@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 STRICT_SINCE = (3, 37, 0)
 
 # while a load runs its events are packed rows in event_batch; afterwards also single rows in event
@@ -12,6 +12,8 @@ TABLES = {
     "plan": "digest TEXT PRIMARY KEY, payload BLOB NOT NULL",
     "load": """
         id INTEGER PRIMARY KEY AUTOINCREMENT,
+        update_id INTEGER,
+        role TEXT NOT NULL DEFAULT 'target',
         origin TEXT NOT NULL,
         source TEXT NOT NULL,
         source_path TEXT NOT NULL,
@@ -49,6 +51,12 @@ INDEXES = {
     "event_by_kind": "event (load, kind, seq)",
     "event_by_param": "event (load, param, seq)",
 }
+# what a file of version 1 lacks: its loads are updates of their own
+SINCE_VERSION_1 = (
+    "ALTER TABLE load ADD COLUMN update_id INTEGER",
+    "ALTER TABLE load ADD COLUMN role TEXT NOT NULL DEFAULT 'target'",
+    "UPDATE load SET update_id = id",
+)
 EVENT_COLUMNS = (
     "seq", "t", "load", "rank", "kind", "tensor", "param", "rule", "reason",
     "bytes", "seconds", "detail", "span",
@@ -78,14 +86,16 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
 
 def _create(db: sqlite3.Connection, path: Path) -> None:
+    db.execute("BEGIN IMMEDIATE")
     version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version not in (0, SCHEMA_VERSION):
+    if version not in range(SCHEMA_VERSION + 1):
         raise StoreError(
             f"{path.name} has format {version}, this program writes {SCHEMA_VERSION}; "
             "choose another --state-dir"
         )
     options = " STRICT" if sqlite3.sqlite_version_info >= STRICT_SINCE else ""
-    db.execute("BEGIN IMMEDIATE")
+    for statement in SINCE_VERSION_1 if version == 1 else ():
+        db.execute(statement)
     for name, columns in TABLES.items():
         db.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns}){options}")
     for name, target in INDEXES.items():

@@ -7,95 +7,16 @@ A tick is a value: the loop builds frames from it without asking, or waiting for
 
 import asyncio
 import secrets
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi.sse import ServerSentEvent
 
 from loadscope.app.encoding import dumps
+from loadscope.app.tick import Position, Tick, delta, snapshot
 
 RETRY_MS = 2000
-MAX_POINTS = 600
-IDLE_STATE: Mapping[str, Any] = {"load": None, "status": "idle"}
-
-
-class Position(NamedTuple):
-    """How far a client is: the last version that it has seen of one load."""
-
-    load: int
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """The live state at one version. Lists are copies, or only ever appended to."""
-
-    version: int
-    t: float
-    state: Mapping[str, Any]
-    load: int | None = None
-    # clients older than this need a snapshot: the load, its grid or a fault in it is new to them
-    since: int = 0
-    grid: Mapping[str, Any] | None = None
-    written: Sequence[int] = ()
-    cell_versions: Sequence[int] = ()
-    # by cell: parameters at which something went wrong
-    faults: Mapping[int, int] = field(default_factory=dict)
-    points: Sequence[tuple[float, int]] = ()
-    point_versions: Sequence[int] = ()
-    count: int = 0
-    shared: list[ServerSentEvent] = field(default_factory=list)
-
-    @property
-    def position(self) -> Position:
-        return Position(self.load or 0, self.version)
-
-
-def snapshot(tick: Tick, boot: str) -> dict[str, Any]:
-    """Everything, for a client that knows nothing."""
-    grid = None
-    if tick.grid is not None:
-        cells = zip(tick.grid["cells"], tick.written, strict=True)
-        shown = [
-            {**cell, "written": written, "unexpected": tick.faults.get(index, 0)}
-            for index, (cell, written) in enumerate(cells)
-        ]
-        grid = {**tick.grid, "cells": shown}
-    return {
-        "v": tick.version,
-        "boot": boot,
-        "load": tick.load,
-        "t": tick.t,
-        "state": tick.state,
-        "grid": grid,
-        "throughput": thin(tick.points[: tick.count]),
-    }
-
-
-def delta(tick: Tick, since: int) -> dict[str, Any]:
-    """What changed after version `since`, in absolute values: applying it twice is harmless."""
-    cells: list[int] = []
-    for index, version in enumerate(tick.cell_versions):
-        if version > since:
-            cells += (index, tick.written[index])
-    first = bisect_right(tick.point_versions, since, hi=tick.count)
-    return {
-        "v": tick.version,
-        "load": tick.load,
-        "t": tick.t,
-        "state": tick.state,
-        "cells": cells,
-        "throughput": tick.points[first : tick.count],
-    }
-
-
-def thin(points: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
-    """At most MAX_POINTS of them, evenly spread; the last is kept."""
-    step = -(-len(points) // MAX_POINTS) or 1
-    return list(points[::-1][::step][::-1])
 
 
 class Full(RuntimeError):
@@ -107,7 +28,7 @@ class Hub:
 
     def __init__(self, max_clients: int) -> None:
         self.boot = secrets.token_hex(4)
-        self.latest = Tick(0, 0.0, IDLE_STATE)
+        self.latest = Tick(0, 0.0)
         self.clients = 0
         self._max_clients = max_clients
         self._closing = False

@@ -4,10 +4,10 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
+from loadscope.app.plan_document import plan_document
 from loadscope.loader.checkpoint import Checkpoint
 from loadscope.loader.plan import Options, make_plan
 from loadscope.loader.topology import Layout
-from loadscope.loader.views import as_json
 
 KEPT = 8
 
@@ -27,7 +27,7 @@ class WhatIf:
                 self._checkpoint = checkpoint
             key = (layout, options)
             if key not in self._kept:
-                self._kept[key] = as_json(make_plan(checkpoint, layout, options))
+                self._kept[key] = plan_document(make_plan(checkpoint, layout, options))
                 while len(self._kept) > KEPT:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(key)

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from sparse import Entry, write_sparse
@@ -20,37 +21,55 @@ from loadscope.loader.events import Event, Recorder, discard
 from loadscope.loader.execute import run_load
 from loadscope.loader.fingerprints import fingerprint
 from loadscope.loader.parameters import ParameterStore
-from loadscope.loader.plan import Plan, make_plan
+from loadscope.loader.plan import Options, Plan, make_plan
 from loadscope.loader.state import fold
 from loadscope.loader.topology import Layout
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
 PACK = TESTS / "data" / "headers" / "deepseek-v3.headers.json.gz"
-VARIANTS = ("v3-bf16", "v3-fp8-block", "v2lite-bf16", "v32-bf16", "v32-fp8-block")
 LAYOUTS = (Layout(), Layout(tp_size=2), Layout(tp_size=2, ep_size=2), Layout(pp_size=2))
+CHOICES: tuple[dict[str, Any], ...] = (
+    {},
+    {"draft": True},
+    {"fuse_shared_experts": True},
+    {"draft": True, "nvfp4_attention_fp8": True, "nextn_moe_fp8": True},
+    {"deepgemm_bmm": True},
+    {"quantization": "moe_wna16"},
+    *({"platform": platform} for platform in ("hip", "hip-fnuz", "npu", "xpu", "musa", "cpu")),
+)
 COPY_BYTES = 1 << 30
 
 
-def same_bits_as_cpu(folder: Path) -> int:
-    """Every parameter and derived tensor of every variant, layout and rank; returns how many."""
-    from support.golden_checkpoint import write_golden_checkpoint
+def same_bits_as_cpu(folder: Path) -> tuple[int, int]:
+    """Every tensor of every variant under every choice; returns (loads, tensors) compared.
 
-    compared = 0
+    Layouts are gone through with the plain choice, the other choices on one rank.
+    """
+    from support.golden_checkpoint import VARIANTS, write_golden_checkpoint
+
+    loads, compared = 0, 0
     for variant in VARIANTS:
-        write_golden_checkpoint(variant, folder / variant)
-        checkpoint = open_checkpoint(folder / variant)
-        for layout in LAYOUTS:
-            plan = make_plan(checkpoint, layout)
-            for rank in range(layout.world):
-                cpu, gpu = (
-                    fingerprint(plan, checkpoint, ParameterStore(plan, rank, device))
-                    for device in ("cpu", "cuda")
-                )
-                for part in ("params", "derived", "scalars", "flags"):
-                    assert cpu[part] == gpu[part], (variant, layout, rank, part)
-                compared += len(cpu["params"]) + len(cpu["derived"])
-    return compared
+        checkpoint = open_checkpoint(write_golden_checkpoint(variant, folder / variant))
+        for choice in CHOICES:
+            for layout in LAYOUTS if not choice else LAYOUTS[:1]:
+                plan = make_plan(checkpoint, layout, Options(**choice))
+                for rank in range(layout.world) if plan.verdict == "pass" else ():
+                    loads += 1
+                    compared += compare(plan, checkpoint, rank)
+    return loads, compared
+
+
+def compare(plan: Plan, checkpoint: Checkpoint, rank: int) -> int:
+    """One rank on both devices; AssertionError names what differs."""
+    cpu, gpu = (
+        fingerprint(plan, checkpoint, ParameterStore(plan, rank, device))
+        for device in ("cpu", "cuda")
+    )
+    for part in ("params", "derived", "scalars", "flags"):
+        differ = [name for name in cpu[part] if cpu[part][name] != gpu[part].get(name)]
+        assert not differ, (checkpoint.label, plan.options, plan.layout, rank, differ[:5])
+    return len(cpu["params"]) + len(cpu["derived"])
 
 
 def reload_keeps_addresses(folder: Path) -> int:
@@ -109,7 +128,8 @@ def main() -> None:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        print(f"same bits as on the CPU: {same_bits_as_cpu(folder):,} tensors")
+        loads, tensors = same_bits_as_cpu(folder)
+        print(f"same bits as on the CPU: {tensors:,} tensors in {loads} loads")
         print(f"addresses after 3 loads: {reload_keeps_addresses(folder)} tensors unmoved")
         checkpoint = expand_v3(folder / "v3")
         limit = pinned_limit()

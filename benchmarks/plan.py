@@ -1,4 +1,4 @@
-"""Planning DeepSeek-V3 from its headers: names against a linear scan, plan and proof for tp 8.
+"""Planning published checkpoints from their headers: names against a linear scan, plan and proof.
 
 python benchmarks/plan.py
 """
@@ -14,17 +14,14 @@ from pathlib import Path
 from table import show, spread
 
 from loadscope.loader.checkpoint import Checkpoint, open_checkpoint
-from loadscope.loader.families import build
-from loadscope.loader.findings import Finding
-from loadscope.loader.formats import choose, plain
-from loadscope.loader.model import describe
 from loadscope.loader.plan import make_plan
-from loadscope.loader.resolve import collect, resolve
-from loadscope.loader.schema import expand
 from loadscope.loader.topology import Layout
 
 PACKS = Path(__file__).parents[1] / "tests" / "data" / "headers"
+CHECKPOINTS = ("deepseek-v3", "kimi-k2-instruct", "deepseek-r1-0528-fp4")
 REPEATS = 5
+SCANS = 3  # the yardstick takes seconds
+TP_SIZE = 8
 
 
 def linear_scan(names: list[str], experts: int, layers: int) -> int:
@@ -61,65 +58,84 @@ def linear_scan(names: list[str], experts: int, layers: int) -> int:
     return found
 
 
-def resolve_names(checkpoint: Checkpoint) -> int:
-    """The product's own way: tails looked up once, layers as a mask."""
+def scan_times(checkpoint: Checkpoint) -> tuple[list[float], int]:
+    """Seconds of the yardstick, and how many names it found."""
     assert checkpoint.config is not None
-    model, _findings = describe(checkpoint.config)
-    assert model is not None
-    form = choose(model.quantization, model.dtype)
-    assert not isinstance(form, Finding)
-    family = build(model, form, fuse_indexer=True, tie_head=False)
-    schema = expand(family, form, plain.make(model.dtype))
-    tails = collect(checkpoint.tensors.items()).values()
-    resolve(tails, schema, model.layers)
-    return sum(tail.routed.bit_count() for tail in tails)
+    names = list(checkpoint.tensors)
+    experts, layers = (
+        checkpoint.config["n_routed_experts"],
+        checkpoint.config["num_hidden_layers"],
+    )
+    return timed(lambda: linear_scan(names, experts, layers), SCANS)
 
 
-def cpu_times(work: Callable[[], int], repeats: int = REPEATS) -> tuple[list[float], int]:
+def timed(work: Callable[[], int], repeats: int) -> tuple[list[float], int]:
     times, result = [], 0
     for _ in range(repeats):
-        begun = time.process_time()
+        begun = time.perf_counter()
         result = work()
-        times.append(time.process_time() - begun)
+        times.append(time.perf_counter() - begun)
     return times, result
 
 
-def whole_plan(pack: str, tp_size: int) -> None:
+def resolve_times(checkpoint: Checkpoint) -> tuple[list[float], int]:
+    """Seconds of a plan's own way, tables included, and how many names it found."""
+    times, found = [], 0
+    for _ in range(REPEATS):
+        plan = make_plan(checkpoint, Layout())
+        times.append(plan.seconds["describe"] + plan.seconds["resolve"])
+        found = sum(tail.routed.bit_count() for tail in plan.tails)
+    return times, found
+
+
+def whole_plan(pack: str) -> None:
     """In a fresh process: parse, plan and prove; CPU seconds and peak memory as JSON."""
     begun = time.process_time()
-    plan = make_plan(open_checkpoint(PACKS / pack), Layout(tp_size=tp_size))
+    plan = make_plan(open_checkpoint(path_of(pack)), Layout(tp_size=TP_SIZE))
     used = time.process_time() - begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     stages = {name: round(seconds, 4) for name, seconds in plan.seconds.items()}
     print(json.dumps({"cpu_s": used, "peak": peak, "verdict": plan.verdict, "stages": stages}))
 
 
+def path_of(pack: str) -> Path:
+    return PACKS / f"{pack}.headers.json.gz"
+
+
+def figures(pack: str) -> dict[str, str]:
+    """One column of the table."""
+    checkpoint = open_checkpoint(path_of(pack))
+    ours, routed = resolve_times(checkpoint)
+    theirs, found = scan_times(checkpoint)
+    assert routed == found, (pack, routed, found)
+    command = [sys.executable, __file__, "--whole", pack]
+    outputs = [subprocess.run(command, capture_output=True, check=True) for _ in range(REPEATS)]
+    runs = [json.loads(output.stdout) for output in outputs]
+    assert all(run["verdict"] == "pass" for run in runs), pack
+    return {
+        "names": f"{len(checkpoint.tensors):,}",
+        "tables and names resolved (wall)": spread(ours),
+        "linear scan of the expert table, one rank (wall)": spread(theirs, digits=2),
+        "ratio of the minima": f"{min(theirs) / min(ours):.1f} x",
+        f"parse + plan + proof, tp {TP_SIZE}, all ranks (CPU)": spread([r["cpu_s"] for r in runs]),
+        "peak memory of that process": f"{max(run['peak'] for run in runs) / 1e6:.0f} MB",
+        "stages of the last": stages_text(runs[-1]["stages"]),
+    }
+
+
+def stages_text(stages: dict[str, float]) -> str:
+    return ", ".join(f"{name} {seconds:.3f}" for name, seconds in stages.items())
+
+
 def main() -> None:
-    pack = "deepseek-v3.headers.json.gz"
-    checkpoint = open_checkpoint(PACKS / pack)
-    names = list(checkpoint.tensors)
-    ours, routed = cpu_times(lambda: resolve_names(checkpoint))
-    theirs, found = cpu_times(lambda: linear_scan(names, experts=256, layers=61), repeats=3)
-    assert routed == found, (routed, found)
-    runs = []
-    for _ in range(REPEATS):
-        command = [sys.executable, __file__, "--whole", pack, "8"]
-        runs.append(json.loads(subprocess.run(command, capture_output=True, check=True).stdout))
-    assert all(run["verdict"] == "pass" for run in runs)
-    peak = max(run["peak"] for run in runs) / 1e6
-    rows = [
-        ["resolve 91,991 names (CPU)", spread(ours)],
-        ["linear scan of the expert table, one rank (CPU)", spread(theirs)],
-        ["ratio of the minima", f"{min(theirs) / min(ours):.1f} x"],
-        ["parse + plan + proof, tp 8, all ranks (CPU)", spread([run["cpu_s"] for run in runs])],
-        ["peak memory of that process", f"{peak:.0f} MB"],
-        ["stages of the last run", json.dumps(runs[-1]["stages"])],
-    ]
-    show("Planning DeepSeek-V3", "python benchmarks/plan.py", ["what", "figure"], rows)
+    columns = [figures(pack) for pack in CHECKPOINTS]
+    rows = [[what, *(column[what] for column in columns)] for what in columns[0]]
+    title = "Planning published checkpoints"
+    show(title, "python benchmarks/plan.py", ["what", *CHECKPOINTS], rows)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--whole"]:
-        whole_plan(sys.argv[2], int(sys.argv[3]))
+        whole_plan(sys.argv[2])
     else:
         main()

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from loadscope.loader.dtypes import cast
+from loadscope.loader.dtypes import FLOATS, cast
 from loadscope.loader.findings import Finding, Level, finding
+from loadscope.loader.formats.format import Format
 from loadscope.loader.model import Model
 from loadscope.loader.resolve import Tail
 from loadscope.loader.schema import Schema, Source, Target
-from loadscope.loader.tables import Format
 from loadscope.loader.topology import compact, layers_in
 
 MAX_EXAMPLES = 5
@@ -91,10 +91,12 @@ def _check_shapes(
 
 
 def _same_shape(stored: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """A scalar may be stored as [] or [1]."""
-    return stored == wanted or (
-        len(stored) + len(wanted) == 1 and prod(stored) == prod(wanted) == 1
-    )
+    """A scalar may be stored as [] or [1], one scale per row as [N] or [N, 1]."""
+    if stored == wanted:
+        return True
+    if len(stored) + len(wanted) == 1:
+        return prod(stored) == prod(wanted) == 1
+    return len(wanted) == 2 and wanted[1] == 1 and stored == wanted[:1]
 
 
 def _wrong_shape(source: Source, shape: tuple[int, ...], group: _Group, model: Model) -> Finding:
@@ -135,14 +137,9 @@ def _cast(schema: Schema, source: Source, stored: str, group: _Group, form: Form
         code, fix = "LS405", "store it in the wanted dtype if the lost digits matter"
     if level == "error":
         code, fix = "LS402", "store it in the expected dtype, or correct config.json"
-        quantised = source.role == "weight" and "{leaf}" in source.rule
-        if form.config_entry and quantised and "F8_E4M3" in (stored, source.dtype):
-            code = "LS403"
-            message = (
-                f"{example} is stored as {stored}, but {form.config_entry} and no exclude list "
-                f"entry names it: expected {source.dtype}"
-            )
-            fix = "add the module to quantization_config.ignored_layers, or quantise the tensor"
+        why = _disagreement(source, target, stored, form)
+        if why is not None:
+            code, message, fix = "LS403", f"{example} is stored as {stored}, but {why}", QUANTISE
     return finding(
         code,
         example,
@@ -160,6 +157,24 @@ def _cast(schema: Schema, source: Source, stored: str, group: _Group, form: Form
         },
         rule=source.rule,
     )
+
+
+QUANTISE = (
+    "add the module to the exclude list of the quantisation config or take it out, or store the "
+    "tensor as the config says"
+)
+
+
+def _disagreement(source: Source, target: Target, stored: str, form: Format) -> str | None:
+    """Why config and header disagree about quantisation; None if something else is wrong."""
+    may_be_quantised = source.role == "weight" and "{leaf}" in source.rule
+    if not may_be_quantised or (stored in FLOATS) == (source.dtype in FLOATS):
+        return None
+    if form.method == "none":
+        return f"config.json has no quantisation entry: expected {source.dtype}"
+    is_own = target.scheme != "none"
+    decided = f"{form.config_entry}: {target.decided_by}" if is_own else form.config_entry
+    return f"{decided}: expected {source.dtype}"
 
 
 def check_names(tails: Sequence[Tail], schema: Schema) -> list[Finding]:
@@ -219,9 +234,10 @@ def _unused(tails: Sequence[Tail], schema: Schema) -> list[Finding]:
     used = {schema.sources[t.source].rule for t in tails if t.source is not None and t.seen}
     idle: dict[str, Source] = {}
     for source in schema.sources:
-        if source.target is None or source.rule in used:
+        if source.target is None or source.rule in used or source.is_alternative:
             continue
-        if schema.targets[source.target].fill.kind == "checkpoint":
+        target = schema.targets[source.target]
+        if target.fill.is_written or target.is_stacked:
             idle.setdefault(source.rule, source)
     return [
         finding(

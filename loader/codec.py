@@ -17,7 +17,7 @@ from loadscope.loader.schema import Source, Target
 from loadscope.loader.tables import Derive, Fill, Output, Part, Split
 from loadscope.loader.topology import Layout
 
-VERSION = 1
+VERSION = 2
 
 
 def to_bytes(plan: Plan) -> bytes:
@@ -133,7 +133,7 @@ def _box(rows: list[list[int]]) -> tuple[tuple[int, int], ...]:
 
 
 def _placement(row: list[Any]) -> Placement:
-    return Placement(_box(row[0]), _box(row[1]), row[2], row[3])
+    return Placement(_box(row[0]), _box(row[1]), *row[2:])
 
 
 def _options(row: dict[str, Any]) -> Options:

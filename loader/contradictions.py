@@ -10,13 +10,61 @@ from loadscope.loader.topology import compact, layers_in
 DRAFT_MARK = "eh_proj.weight"
 
 
+def draft_layers(tails: Sequence[Tail]) -> int:
+    """Bit mask of the layers that hold what only a draft layer has."""
+    drafts = 0
+    for tail in tails:
+        if not tail.is_top and unwrapped(tail.text) == DRAFT_MARK:
+            drafts |= tail.seen
+    return drafts
+
+
+def draft_layer(tails: Sequence[Tail], model: Model) -> int | None:
+    """The draft's layer: the one behind the model, or layer 0 of a file with that one alone."""
+    present = draft_layers(tails)
+    for layer in (model.num_hidden_layers, *([0] if model.num_hidden_layers == 1 else [])):
+        if present >> layer & 1:
+            return layer
+    return None
+
+
+def check_draft(tails: Sequence[Tail], model: Model) -> list[Finding]:
+    """Whether a draft that is asked for is there, and is the only one."""
+    layer = draft_layer(tails, model)
+    announced = model.num_nextn_predict_layers
+    if layer is None:
+        return [
+            finding(
+                "LS214",
+                "num_nextn_predict_layers",
+                f"a draft is asked for, but the files hold no layer {model.num_hidden_layers} with "
+                f"{DRAFT_MARK} (config.json announces num_nextn_predict_layers = {announced})",
+                fix="load the target alone, or add the draft layer to the checkpoint",
+                evidence={"num_nextn_predict_layers": announced},
+            )
+        ]
+    more = layers_in(draft_layers(tails) & ~(1 << layer))
+    if not more:
+        return []
+    return [
+        finding(
+            "LS209",
+            f"model.layers.{more[0]}.{DRAFT_MARK}",
+            f"layers {compact(more)} are draft layers too: only layer {layer} is loaded",
+            fix="nothing to do for one draft layer; more are not supported",
+            pattern="model.layers.{layer}.{rest}",
+            count=len(more),
+            evidence={"layers": compact(more), "draft_layer": layer},
+        )
+    ]
+
+
 def check_layers(tails: Sequence[Tail], model: Model, *, layers_were_set: bool) -> list[Finding]:
     """Layers past the model (draft, asked for, contradiction) and layers without any tensor."""
-    seen, drafts = 0, 0
+    seen, drafts = 0, draft_layers(tails)
     for tail in tails:
         if not tail.is_top:
             seen |= tail.seen
-            drafts |= tail.seen if unwrapped(tail.text) == DRAFT_MARK else 0
     first = model.num_hidden_layers
     announced = ((1 << model.num_nextn_predict_layers) - 1) << first
     beyond = seen & ~model.layers

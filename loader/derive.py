@@ -1,27 +1,21 @@
 """Derived tensors after the copies: computed from whole parameters, written in place on reload."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
-from loadscope.kernels.dequantise_block import bytes_moved, dequantise_block
+from loadscope.kernels.dequantise_awq import dequantise_awq
+from loadscope.kernels.dequantise_block import dequantise_block
+from loadscope.kernels.dequantise_channel_int8 import dequantise_channel_int8
+from loadscope.kernels.dequantise_nvfp4 import dequantise_nvfp4
+from loadscope.kernels.quantise_tensor import block_to_tensor, channel_to_tensor, normalise_fnuz
+from loadscope.loader.kernel_time import KernelTime
 from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Plan
 from loadscope.loader.tables import Derive, Output
 from loadscope.loader.topology import layers_in
-
-
-@dataclass(frozen=True, slots=True)
-class KernelTime:
-    """One conversion: its name, what it worked on, bytes read and written, seconds."""
-
-    kernel: str
-    param: str
-    shape: tuple[int, ...]
-    nbytes: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,72 +32,129 @@ def derive_all(plan: Plan, store: ParameterStore) -> Iterator[Derived]:
     """Run every derive step of the rank's layers, in layer order."""
     held = plan.stage_masks[plan.seats[store.rank].pp]
     for derive in plan.derives:
-        outputs = [_local(output, plan.layout.tp_size) for output in derive.outputs]
         for layer in layers_in(derive.layers & held):
-            yield OPERATIONS[derive.op](store, _at(derive, layer), outputs)
+            yield derive_layer(plan, store, derive, layer)
 
 
 def _local(output: Output, tp_size: int) -> Output:
+    if output.split_dim is None:
+        return output
     shape = list(output.shape)
     shape[output.split_dim] //= tp_size
     return replace(output, shape=tuple(shape))
 
 
-def _at(derive: Derive, layer: int) -> Derive:
-    number = str(layer)
-    return replace(
-        derive,
-        module=derive.module.replace("{layer}", number),
-        input=derive.input.replace("{layer}", number),
-    )
+def derive_layer(plan: Plan, store: ParameterStore, derive: Derive, layer: int) -> Derived:
+    """One layer's derived tensors: values of kv_b [heads*(nope+v), kv], split per head.
 
-
-def split_kv_b(store: ParameterStore, derive: Derive, outputs: list[Output]) -> Derived:
-    """kv_b_proj [heads*(nope+v), kv] to w_kc [heads, nope, kv] and w_vc [heads, kv, v].
-
-    fp8 blocks are dequantised to bf16 first; other dtypes are kept (spec 5.2, 5.3 of the
-    reference loader). Values are those of the slices, bit for bit.
+    w_kc [heads, nope, kv] and w_vc [heads, kv, v] have the values of the slices, bit for bit;
+    a scale that is left goes into w_scale [] (spec 5.2, 5.3 of the reference loader). Everything
+    is written in place, so addresses stay.
     """
     begun = time.perf_counter()
-    weight, kernels = _kv_b_values(store, derive)
+    module = derive.module.replace("{layer}", str(layer))
+    inputs = [store.parameters[name.replace("{layer}", str(layer))] for name in derive.inputs]
+    outputs = [_local(output, plan.layout.tp_size) for output in derive.outputs]
+    made = VALUES[derive.op](inputs, derive.block)
     mark = time.perf_counter()
-    key, value = outputs
-    per_head = weight.view(key.shape[0], -1, weight.shape[1])
-    sources = (per_head[:, : key.shape[1]], per_head[:, key.shape[1] :].transpose(1, 2))
-    names, sizes = [], []
-    for output, source in zip(outputs, sources, strict=True):
-        name = f"{derive.module}.{output.name}"
-        target = store.derived_tensor(name, output, weight.dtype)
-        target.copy_(source)
-        names.append(name)
+    split = _kept_blocks if derive.op == "keep_blocks" else _split
+    tensors = split(made, outputs)
+    names = tuple(f"{module}.{output.name}" for output in outputs)
+    sizes = []
+    for name, output, values in zip(names, outputs, tensors, strict=True):
+        target = store.derived_tensor(name, output)
+        target.copy_(values)
         sizes.append(target.numel() * target.element_size())
-    done = time.perf_counter()
-    moved = KernelTime(
-        "split_kv_b", derive.module, tuple(weight.shape), 2 * sum(sizes), done - mark
-    )
     for scalar, number in derive.scalars:
-        store.scalars[f"{derive.module}.{scalar}"] = number
+        store.scalars[f"{module}.{scalar}"] = number
     for flag, is_set in derive.flags:
-        store.flags[f"{derive.module}.{flag}"] = is_set
-    return Derived(tuple(names), tuple(sizes), (*kernels, moved), done - begun)
+        store.flags[f"{module}.{flag}"] = is_set
+    done = time.perf_counter()
+    shape = tuple(inputs[0].shape)
+    kernels = [KernelTime("split_kv_b", module, shape, 2 * sum(sizes), done - mark)]
+    if made.values is not inputs[0]:
+        moved = sum(t.numel() * t.element_size() for t in (*inputs, made.values))
+        param = derive.inputs[0].replace("{layer}", str(layer))
+        kernels.insert(0, KernelTime(derive.op, param, shape, moved, mark - begun))
+    return Derived(names, tuple(sizes), tuple(kernels), done - begun)
 
 
-def _kv_b_values(
-    store: ParameterStore, derive: Derive
-) -> tuple[torch.Tensor, tuple[KernelTime, ...]]:
-    name = derive.input.replace("{leaf}", "weight")
-    weight = store.parameters[name]
-    scale = store.parameters.get(derive.input.replace("{leaf}", "weight_scale_inv"))
-    if scale is None:
-        return weight, ()
-    begun = time.perf_counter()
-    values = dequantise_block(weight, scale)
-    seconds = time.perf_counter() - begun
-    rows, columns = weight.shape
-    nbytes = bytes_moved(rows, columns, (128, 128), values.element_size())
-    return values, (KernelTime("dequantise_block", name, (rows, columns), nbytes, seconds),)
+@dataclass(frozen=True, slots=True)
+class Values:
+    """kv_b's values [rows, kv], and the scale that is left of them, if any."""
+
+    values: torch.Tensor
+    scale: torch.Tensor | None = None
 
 
-Operation = Callable[[ParameterStore, Derive, list[Output]], Derived]
+def _split(made: Values, outputs: Sequence[Output]) -> list[torch.Tensor]:
+    key = outputs[0]
+    per_head = made.values.reshape(key.shape[0], -1, made.values.shape[1])
+    tensors = [per_head[:, : key.shape[1]], per_head[:, key.shape[1] :].transpose(1, 2)]
+    return [*tensors, made.scale] if made.scale is not None else tensors
 
-OPERATIONS: dict[str, Operation] = {"split_kv_b": split_kv_b}
+
+def _kept_blocks(made: Values, outputs: Sequence[Output]) -> list[torch.Tensor]:
+    """Codes and block scales per head, contiguous: w_kc [heads, kv, nope], w_vc [heads, v, kv]."""
+    assert made.scale is not None
+    heads, nope = outputs[0].shape[0], outputs[0].shape[2]
+    codes = made.values.view(torch.uint8).view(heads, -1, made.values.shape[1])
+    scales = made.scale.view(heads, -1, made.scale.shape[1])
+    blocks = outputs[2].shape[2]
+    return [
+        codes[:, :nope].transpose(1, 2).contiguous().view(made.values.dtype),
+        codes[:, nope:].contiguous().view(made.values.dtype),
+        scales[:, :blocks].transpose(1, 2),
+        scales[:, blocks:],
+    ]
+
+
+Block = tuple[int, int]
+Inputs = Sequence[torch.Tensor]
+
+
+def _expanded(codes: torch.Tensor, scale: torch.Tensor) -> Values:
+    """fp8 with its tensor scale as bf16 products, for platforms that multiply in bf16."""
+    return Values(codes.to(torch.bfloat16) * scale.to(torch.bfloat16), scale)
+
+
+def _block_fnuz(inputs: Inputs, block: Block) -> Values:
+    codes, scales = normalise_fnuz(inputs[0], inputs[1])
+    return Values(*block_to_tensor(codes, scales, block))
+
+
+def _channel_fnuz(inputs: Inputs, _block: Block) -> Values:
+    return Values(*channel_to_tensor(*normalise_fnuz(inputs[0], inputs[1])))
+
+
+def _blocks_to_tensor(inputs: Inputs, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
+    return block_to_tensor(inputs[0], inputs[1], block)
+
+
+def _channels_to_tensor(inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+    return channel_to_tensor(inputs[0], inputs[1])
+
+
+def _nvfp4(inputs: Inputs, _block: Block) -> Values:
+    codes, scales, scale_2 = inputs
+    return Values(dequantise_nvfp4(codes, scales, scale_2))
+
+
+def _int8(inputs: Inputs, _block: Block) -> Values:
+    return Values(dequantise_channel_int8(inputs[0], inputs[1]))
+
+
+VALUES: dict[str, Callable[[Inputs, Block], Values]] = {
+    "copy": lambda inputs, _block: Values(inputs[0]),
+    "keep_blocks": lambda inputs, _block: Values(inputs[0], inputs[1]),
+    "dequantise_awq": lambda inputs, _block: Values(dequantise_awq(*inputs).t()),
+    "dequantise_nvfp4": _nvfp4,
+    "dequantise_block": lambda inputs, block: Values(dequantise_block(inputs[0], inputs[1], block)),
+    "dequantise_channel_int8": _int8,
+    "block_to_tensor": lambda inputs, block: Values(*_blocks_to_tensor(inputs, block)),
+    "block_to_tensor_fnuz": _block_fnuz,
+    "block_to_tensor_expanded": lambda inputs, block: _expanded(*_blocks_to_tensor(inputs, block)),
+    "channel_to_tensor": lambda inputs, _block: Values(*_channels_to_tensor(inputs)),
+    "channel_to_tensor_fnuz": _channel_fnuz,
+    "channel_to_tensor_expanded": lambda inputs, _block: _expanded(*_channels_to_tensor(inputs)),
+}

@@ -33,13 +33,12 @@ def _faults(model: Model, targets: Sequence[Target], layout: Layout) -> list[tup
     faults = [*_group_faults(model, layout)]
     if faults:
         return faults
-    weights = {t.table: t for t in targets if t.role == "weight"}
     seen = set()
     for target in targets:
         for split in target.splits:
-            fault = _split_fault(target, weights.get(target.table, target), split, layout)
-            if fault is not None and (target.table, split) not in seen:
-                seen.add((target.table, split))
+            fault = _split_fault(target, split, layout)
+            if fault is not None and (target.table, split.axis) not in seen:
+                seen.add((target.table, split.axis))
                 faults.append(fault)
     return faults
 
@@ -66,55 +65,46 @@ def _group_faults(model: Model, layout: Layout) -> list[tuple[str, str, str]]:
     return faults
 
 
-def _split_fault(
-    target: Target, weight: Target, split: Split, layout: Layout
-) -> tuple[str, str, str] | None:
+def _split_fault(target: Target, split: Split, layout: Layout) -> tuple[str, str, str] | None:
     """One dim over one axis: pieces of each part must be whole units and whole blocks."""
     ways = layout.ways(split.axis)
     if ways == 1 or split.axis == "vocab":
         return None
-    per, name = _per(target, split.dim), target.name
+    per, name = target.per[split.dim], target.name
     symbol = target.symbols[split.dim]
     if target.parts and split.dim == target.part_dim:
         symbol = f"one part of {symbol}"
-    for logical in _sizes(weight, split.dim):
-        if split.unit > 1 and (logical // split.unit) % ways:
-            return "LS206", name, f"{name}: {logical // split.unit} heads cannot be cut in {ways}"
-        if logical % ways:
-            return "LS206", name, f"{name}: {logical} ({symbol}) cannot be cut in {ways}"
-        if (logical // ways) % per:
+    for whole in _sizes(target, split.dim):
+        size = whole - split.kept
+        if split.unit > 1 and (size // split.unit) % ways:
+            return "LS206", name, f"{name}: {size // split.unit} heads cannot be cut in {ways}"
+        if size % ways:
+            return "LS206", name, f"{name}: {size} ({symbol}) cannot be cut in {ways}"
+        if (size // ways) % per:
             return (
                 "LS207",
                 name,
-                f"{name}: cut in {ways}, {logical} ({symbol}) gives pieces of {logical // ways}, "
+                f"{name}: cut in {ways}, {size} ({symbol}) gives pieces of {size // ways}, "
                 f"and a cut inside a quantisation block of {per}",
             )
     return None
 
 
-def _per(target: Target, dim: int) -> int:
-    back = dim - len(target.shape)
-    return target.block[back] if back >= -2 and len(target.shape) >= 2 else 1
-
-
-def _sizes(target: Target, dim: int) -> list[int]:
+def _sizes(target: Target, dim: int) -> tuple[int, ...]:
+    """Logical sizes that are cut: of each part along the fused dim, else of the whole."""
     if target.parts and dim == target.part_dim:
-        return [part.size for part in target.parts]
-    return [target.shape[dim]]
+        return target.logical_parts
+    return (target.logical[dim],)
 
 
 def _joints(targets: Sequence[Target]) -> list[Finding]:
     """Fused parts must meet on a block boundary, or their scales cannot be stacked."""
-    weights = {t.table: t for t in targets if t.role == "weight"}
     findings = []
     for target in targets:
-        weight = weights.get(target.table)
-        per = _per(target, target.part_dim) if target.parts else 1
-        if per == 1 or weight is None:
-            continue
-        for part in weight.parts[:-1]:
-            if part.size % per:
-                findings.append(_joint(target, part.name, part.size, per))
+        per = target.per[target.part_dim] if target.parts else 1
+        for part, rows in zip(target.parts[:-1], target.logical_parts, strict=False):
+            if per > 1 and rows % per:
+                findings.append(_joint(target, part.name, rows, per))
     return findings
 
 

@@ -35,6 +35,7 @@ SKIP_MEANINGS: dict[str, str] = {
     "bias_absent": "the model has no such bias",
     "ep_nonlocal": "the expert lives on another expert-parallel rank",
     "indexer_absent": "the layer has no indexer",
+    "input_scale_unused": "activations are quantised on the fly: no parameter has a place for it",
     "duplicate": "the same tensor arrived before",
     "no_destination": "no rule knows this name",
     "not_requested": "outside the requested part of the model",

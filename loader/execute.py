@@ -9,6 +9,7 @@ import torch
 from loadscope.loader.checkpoint import Checkpoint
 from loadscope.loader.control import Cancelled, Control, LoadError
 from loadscope.loader.events import Emit
+from loadscope.loader.findings import Finding
 from loadscope.loader.outcomes import routed
 from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Plan
@@ -47,6 +48,7 @@ def run_load(
     _emit_bulk(plan, stores, emit)
     cells = cell_numbers(plan, detail["grid"])
     done: list[int] = []
+    remarks: list[Finding] = []
     for rank, store in stores.items():
         run = RankLoad(plan, store, emit, control, cells)
         try:
@@ -57,7 +59,13 @@ def run_load(
             _fail(told, rank, stores, emit, cells)
             return
         done.append(rank)
-    emit("load_finished", detail={"status": "finished", "store": _store_json(stores)})
+        remarks += run.remarks
+    detail = {
+        "status": "finished",
+        "store": _store_json(stores),
+        "findings": [remark.as_json() for remark in remarks],
+    }
+    emit("load_finished", detail=detail)
 
 
 def _refuse(plan: Plan, stores: Mapping[int, ParameterStore], emit: Emit) -> None:

@@ -5,11 +5,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from loadscope.loader.outcomes import deliveries, holds, outcome, rank_outcome, routed
+from loadscope.loader.outcomes import deliveries, holds, outcome, rank_outcome, uses
 from loadscope.loader.place import Box
 from loadscope.loader.plan import Plan
 from loadscope.loader.resolve import Tail
 from loadscope.loader.schema import Source
+from loadscope.loader.tables import Fill, FillKind
 from loadscope.loader.topology import layers_in
 from loadscope.loader.views import find_parameter, parameters
 
@@ -79,7 +80,7 @@ def _forward(plan: Plan, name: str, tail: Tail, layer: int, rank: int | None) ->
     source = plan.sources[tail.source] if tail.source is not None else None
     return {
         "direction": "forward",
-        "role": "target",
+        "role": plan.role,
         "name": name,
         "file": plan.shards[tensor.file].name,
         "file_bytes": plan.shards[tensor.file].size,
@@ -158,11 +159,11 @@ def _derived_of(plan: Plan, table: str, layer: int) -> list[dict[str, Any]]:
     return [
         {
             "name": f"{derive.module.replace('{layer}', str(layer))}.{output.name}",
-            "inputs": _inputs(plan, derive.input, layer),
+            "inputs": _inputs(plan, derive.table, layer),
             "kernel": derive.op,
         }
         for derive in plan.derives
-        if derive.input == table and derive.layers >> layer & 1
+        if derive.table == table and derive.layers >> layer & 1
         for output in derive.outputs
     ]
 
@@ -182,7 +183,7 @@ def _reverse(plan: Plan, name: str, index: int, layer: int, rank: int | None) ->
     whole = bool(sources)
     return {
         "direction": "reverse",
-        "role": "target",
+        "role": plan.role,
         "name": name,
         "file": None,
         "byte_range": None,
@@ -193,9 +194,7 @@ def _reverse(plan: Plan, name: str, index: int, layer: int, rank: int | None) ->
         "fill_reason": target.fill.reason,
         "ranks": holders,
         "steps": [],
-        "outcome": "loaded"
-        if whole
-        else ("initial" if target.fill.kind == "initial" else "unwritten"),
+        "outcome": "loaded" if whole else _unfilled(target.fill.kind),
         "reason": target.fill.reason,
         "pair": None,
         "destinations": [],
@@ -204,9 +203,15 @@ def _reverse(plan: Plan, name: str, index: int, layer: int, rank: int | None) ->
     }
 
 
+def _unfilled(kind: FillKind) -> str:
+    """What a parameter without a source is: never written, or meant to come from elsewhere."""
+    return "unwritten" if Fill(kind).is_written else kind
+
+
 def _sources(plan: Plan, index: int, layer: int, rank: int | None) -> Iterator[dict[str, Any]]:
     """Every tensor of the checkpoint that fills a parameter, with its slices per rank."""
-    for tail, source, _target in routed(plan):
+    param = plan.targets[index].full_name(layer)
+    for tail, _index, source, _target in uses(plan):
         if source.target != index or not tail.routed >> layer & 1:
             continue
         name = tail.name(layer)
@@ -222,6 +227,7 @@ def _sources(plan: Plan, index: int, layer: int, rank: int | None) -> Iterator[d
             "slices": [
                 {k: d[k] for k in ("rank", "slot", "source_slice", "target_slice")}
                 for d in _destinations(plan, tail, layer, rank)
+                if (d["param"], d["part"]) == (param, source.part)
             ],
         }
 
@@ -234,7 +240,7 @@ def _derived(plan: Plan, name: str) -> dict[str, Any] | None:
                 continue
             for layer in layers_in(derive.layers):
                 if derive.module.replace("{layer}", str(layer)) == module:
-                    return _derived_document(plan, name, derive.input, layer, derive.op)
+                    return _derived_document(plan, name, derive.table, layer, derive.op)
     return None
 
 
@@ -242,7 +248,7 @@ def _derived_document(plan: Plan, name: str, table: str, layer: int, kernel: str
     inputs = _inputs(plan, table, layer)
     return {
         "direction": "reverse",
-        "role": "target",
+        "role": plan.role,
         "name": name,
         "file": None,
         "byte_range": None,

@@ -53,6 +53,11 @@ CODES: dict[str, Code] = {
     "LS210": Code("note", "draft layer"),
     "LS211": Code("warning", "--set names a field that the loader does not use"),
     "LS212": Code("error", "fused parts disagree about quantisation"),
+    "LS213": Code("note", "entries of an include or exclude list that mean no module"),
+    "LS214": Code("error", "draft asked for but not in the files"),
+    "LS215": Code("error", "shared experts cannot be fused"),
+    "LS216": Code("error", "derived tensors cannot be computed"),
+    "LS217": Code("note", "option without effect"),
     "LS301": Code("warning", "name that no rule knows"),
     "LS302": Code("warning", "rule that matched nothing"),
     "LS303": Code("note", "name accepted under another spelling"),
@@ -70,6 +75,7 @@ CODES: dict[str, Code] = {
         "error", "misplaced: the slices do not follow the order of ranks, parts or experts"
     ),
     "LS601": Code("error", "load failed"),
+    "LS603": Code("warning", "scales that share one place differ"),
     "LS602": Code("error", "checkpoint does not fit the loaded parameters"),
 }
 

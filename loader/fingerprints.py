@@ -49,7 +49,7 @@ def fingerprint(
         "scalars": dict(sorted(store.scalars.items())),
         "flags": dict(sorted(store.flags.items())),
         "tensors": _tensors(plan, store.rank),
-        "findings": [finding.as_json() for finding in plan.findings],
+        "findings": [finding.as_json() for finding in (*plan.findings, *run.remarks)],
     }
 
 

@@ -1,11 +1,10 @@
-"""Pairs of one parameter: halves that wait for each other, sources converted on their way."""
+"""Pairs of one parameter: halves that wait for each other, inputs of one conversion."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from loadscope.kernels.dequantise_block import dequantise_block
 from loadscope.loader.plan import Plan
 from loadscope.loader.schema import Source
 from loadscope.loader.steps import Piece, Step
@@ -19,59 +18,56 @@ class Half:
     data: torch.Tensor
     missing: int
 
+    @property
+    def values(self) -> torch.Tensor:
+        return self.data.reshape(self.piece.shape)
 
-Convert = Callable[[torch.Tensor, torch.Tensor, tuple[int, int], torch.dtype], torch.Tensor]
 
-CONVERSIONS: dict[str, Convert] = {"dequantise_block": dequantise_block}
-
-
-@dataclass(slots=True)
-class Converted:
-    """A finished conversion: the values, the weight they come from, the operation's name."""
-
-    values: torch.Tensor
-    weight: Piece
-    operation: str
+GroupKey = tuple[str, str, int]
 
 
 class ConversionDesk:
-    """Holds the halves of converted sources (fp8 weight, its scale) until both are whole."""
+    """Holds the inputs of conversions (an fp8 weight, its scale) until all of them are whole."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._held: dict[tuple[str, bool], Half] = {}
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        self._held: dict[GroupKey, dict[str, Half]] = {}
 
     @property
     def waiting(self) -> list[str]:
-        return [half.piece.tensor for half in self._held.values()]
+        return [half.piece.tensor for group in self._held.values() for half in group.values()]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything that is held."""
+        halves = [half for group in self._held.values() for half in group.values()]
+        return sum(half.data.numel() * half.data.element_size() for half in halves)
 
     def feed(
         self, param: str, piece: Piece, rows: tuple[int, int], values: torch.Tensor
-    ) -> tuple[Half, Half] | None:
-        """Copy rows of one half; both halves (weight, scale) once the second is whole."""
-        is_scale = self._plan.sources[piece.source].is_input
-        key = (param, is_scale)
-        half = self._held.get(key)
-        if half is None:
-            empty = torch.empty(piece.shape, dtype=values.dtype)
-            half = self._held[key] = Half(piece, empty, piece.rows[1] - piece.rows[0])
+    ) -> list[Half] | None:
+        """Copy rows of one input; all inputs in the operation's order once the last is whole."""
+        source = self._sources[piece.source]
+        assert source.carrier is not None
+        key = (param, source.carrier, piece.expert)
+        group = self._held.setdefault(key, {})
+        half = group.get(source.name)
+        if half is None or half.missing == 0:
+            # an input that comes again takes the place of the one that waits
+            half = group[source.name] = _empty_half(piece, values)
         half.data[rows[0] : rows[1]] = values
         half.missing -= rows[1] - rows[0]
-        weight, scale = self._held.get((param, False)), self._held.get((param, True))
-        if weight is None or scale is None or weight.missing or scale.missing:
+        ready = [group[name] for name in source.inputs if name in group and not group[name].missing]
+        if len(ready) < len(source.inputs):
             return None
-        del self._held[(param, False)], self._held[(param, True)]
-        return weight, scale
+        del self._held[key]
+        return ready
 
-    def convert(self, weight: Half, scale: Half, target: torch.Tensor) -> Converted:
-        """Values of the weight in the target's dtype, on the target's device."""
-        source = self._plan.sources[weight.piece.source]
-        block = self._plan.sources[scale.piece.source].block
-        assert source.convert is not None
-        values = CONVERSIONS[source.convert](
-            weight.data.to(target.device), scale.data.to(target.device), block, target.dtype
-        )
-        return Converted(values, weight.piece, source.convert)
+
+def _empty_half(piece: Piece, like: torch.Tensor) -> Half:
+    first, last = piece.rows
+    shape = (last - first, *piece.shape[1:])
+    return Half(piece, torch.empty(shape, dtype=like.dtype, device=like.device), last - first)
 
 
 @dataclass(slots=True)

@@ -2,42 +2,53 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loadscope.loader.dtypes import TAGS
 from loadscope.loader.findings import Finding, finding
-from loadscope.loader.topology import compact, mask_of
+from loadscope.loader.topology import compact, layers_in, mask_of
 
 MODEL_TYPES = {
     "DeepseekV2ForCausalLM": "deepseek_v2",
     "DeepseekV3ForCausalLM": "deepseek_v3",
     "DeepseekV32ForCausalLM": "deepseek_v32",
+    "GlmMoeDsaForCausalLM": "glm_moe_dsa",
 }
 ARCHITECTURES = {model_type: name for name, model_type in MODEL_TYPES.items()}
+# model types that use another one's architecture
+ARCHITECTURES["kimi_k2"] = "DeepseekV3ForCausalLM"
+SPARSE = ("deepseek_v32", "glm_moe_dsa")
 
 # field: (lowest value, default by model type; "*" for all). No default: the field is required.
 _V3 = ("deepseek_v3", "deepseek_v32")
+_NEW = (*_V3, "kimi_k2", "glm_moe_dsa")
+
+
+def _by_type(v3: int, kimi: int, glm: int, **others: int) -> dict[str, int]:
+    return {**dict.fromkeys(_V3, v3), "kimi_k2": kimi, "glm_moe_dsa": glm, **others}
+
+
 INTEGERS: dict[str, tuple[int, dict[str, int]]] = {
-    "num_hidden_layers": (1, dict.fromkeys(_V3, 61)),
+    "num_hidden_layers": (1, _by_type(61, 61, 78)),
     "num_nextn_predict_layers": (0, {"*": 0}),
-    "hidden_size": (1, dict.fromkeys(_V3, 7168)),
-    "vocab_size": (1, {**dict.fromkeys(_V3, 129280), "deepseek_v2": 102400}),
-    "intermediate_size": (1, dict.fromkeys(_V3, 18432)),
-    "moe_intermediate_size": (1, dict.fromkeys(_V3, 2048)),
-    "n_routed_experts": (0, {**dict.fromkeys(_V3, 256), "deepseek_v2": 64}),
-    "n_shared_experts": (0, {**dict.fromkeys(_V3, 1), "deepseek_v2": 2}),
-    "first_k_dense_replace": (0, {**dict.fromkeys(_V3, 3), "deepseek_v2": 0}),
+    "hidden_size": (1, _by_type(7168, 7168, 6144)),
+    "vocab_size": (1, _by_type(129280, 163840, 154880, deepseek_v2=102400)),
+    "intermediate_size": (1, _by_type(18432, 18432, 12288)),
+    "moe_intermediate_size": (1, _by_type(2048, 2048, 2048)),
+    "n_routed_experts": (0, _by_type(256, 384, 256, deepseek_v2=64)),
+    "n_shared_experts": (0, _by_type(1, 1, 1, deepseek_v2=2)),
+    "first_k_dense_replace": (0, _by_type(3, 1, 3, deepseek_v2=0)),
     "moe_layer_freq": (1, {"*": 1}),
-    "num_attention_heads": (1, dict.fromkeys(_V3, 128)),
+    "num_attention_heads": (1, _by_type(128, 64, 64)),
     "kv_lora_rank": (1, {"*": 512}),
-    "qk_nope_head_dim": (1, {"*": 128}),
+    "qk_nope_head_dim": (1, {"*": 128, "glm_moe_dsa": 192}),
     "qk_rope_head_dim": (1, {"*": 64}),
-    "v_head_dim": (1, {"*": 128}),
+    "v_head_dim": (1, {"*": 128, "glm_moe_dsa": 256}),
 }
 INDEXER_INTEGERS: dict[str, tuple[int, dict[str, int]]] = {
-    "index_n_heads": (1, {"deepseek_v32": 64}),
-    "index_head_dim": (1, {"deepseek_v32": 128}),
+    "index_n_heads": (1, {"deepseek_v32": 64, "glm_moe_dsa": 32}),
+    "index_head_dim": (1, dict.fromkeys(SPARSE, 128)),
 }
 # beyond these a number is a mistake, and would only cost time
 HIGHEST = {"num_hidden_layers": 9_999, "num_nextn_predict_layers": 64, "n_routed_experts": 65_536}
@@ -45,12 +56,16 @@ HIGHEST_SIZE = 2**31
 NULL_IS_ZERO = ("num_nextn_predict_layers", "n_routed_experts", "n_shared_experts")
 OTHER_FIELDS = ("architectures", "model_type", "dtype", "torch_dtype", "q_lora_rank", "index_topk",
                 "topk_method", "tie_word_embeddings", "quantization_config", "compression_config",
-                "mlp_layer_types")  # fmt: skip
+                "mlp_layer_types", "router_fp32", "index_k_norm_type", "indexer_types",
+                "index_topk_pattern", "index_topk_freq", "index_skip_topk_offset")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The fields of config.json that decide what is loaded; `moe_layers` is a bit mask."""
+    """The fields of config.json that decide what is loaded; layers are bit masks.
+
+    For a draft `layers` is its one layer, everything else the target's.
+    """
 
     architecture: str
     model_type: str
@@ -69,20 +84,29 @@ class Model:
     qk_nope_head_dim: int
     qk_rope_head_dim: int
     v_head_dim: int
+    layers: int
     moe_layers: int
+    indexer_layers: int
     has_router_bias: bool
+    router_fp32: bool
     tie_word_embeddings: bool
     index_n_heads: int | None
     index_head_dim: int | None
+    index_k_norm_has_bias: bool
     quantization: Mapping[str, Any] | None
     defaulted: tuple[str, ...]
 
-    @property
-    def layers(self) -> int:
-        return mask_of(range(self.num_hidden_layers))
+    def draft(self, layer: int) -> "Model":
+        """The same model as its draft: one layer, with experts where the model has any."""
+        mask = 1 << layer
+        return replace(
+            self,
+            layers=mask,
+            moe_layers=mask if self.n_routed_experts else 0,
+            indexer_layers=mask if self.index_n_heads is not None else 0,
+        )
 
     def as_json(self) -> dict[str, Any]:
-        moe = [i for i in range(self.num_hidden_layers) if self.moe_layers >> i & 1]
         return {
             "architecture": self.architecture,
             "model_type": self.model_type,
@@ -96,8 +120,9 @@ class Model:
             "n_shared_experts": self.n_shared_experts,
             "q_lora_rank": self.q_lora_rank,
             "kv_lora_rank": self.kv_lora_rank,
-            "moe_layers": compact(moe),
+            "moe_layers": compact(layers_in(self.moe_layers)),
             "has_indexer": self.index_n_heads is not None,
+            "indexer_layers": compact(layers_in(self.indexer_layers)),
             "defaulted": list(self.defaulted),
         }
 
@@ -225,10 +250,39 @@ class _Reader:
             return 0
         return sum(1 << i for i in range(layers) if types[i] == "sparse")
 
+    def indexer_layers(self, layers: int) -> int:
+        """Layers with an indexer of their own; the others take the choice of the one before.
+
+        By kind (`indexer_types`), by letter (`index_topk_pattern`, F or S), else every
+        `index_topk_freq`-th from `index_skip_topk_offset` on, as GLM-5 configs mean them.
+        """
+        for field, own, others in (
+            ("indexer_types", "full", "shared"),
+            ("index_topk_pattern", "F", "S"),
+        ):
+            kinds = self.config.get(field)
+            if kinds is None:
+                continue
+            known = isinstance(kinds, str | list) and all(k in (own, others) for k in kinds)
+            if not known:
+                self.wrong(field, f"{own!r} or {others!r} for each layer")
+                return 0
+            # a pattern that ends early leaves the rest their own
+            return sum(1 << i for i in range(layers) if i >= len(kinds) or kinds[i] == own)
+        freq = self.config.get("index_topk_freq")
+        if freq is None:
+            return mask_of(range(layers))
+        freq = self.integer("index_topk_freq", 1, {})
+        offset = self.config.get("index_skip_topk_offset")
+        start = 2 if offset is None else self.integer("index_skip_topk_offset", 0, {})
+        return sum(1 << i for i in range(layers) if max(i - start + 1, 0) % freq == 0)
+
     def router_bias(self) -> bool:
         method = self.config.get("topk_method")
         if method is None:
-            method = self.default("topk_method", "noaux_tc" if self.model_type in _V3 else "greedy")
+            method = self.default(
+                "topk_method", "noaux_tc" if self.model_type in _NEW else "greedy"
+            )
         if method not in ("noaux_tc", "greedy", "group_limited_greedy"):
             self.wrong("topk_method", "noaux_tc, greedy or group_limited_greedy")
         return bool(method == "noaux_tc")
@@ -240,7 +294,8 @@ class _Reader:
                 self.wrong(field, "an object")
                 return None
             if value is not None:
-                return dict(value.get("quantization", value))
+                inner = value.get("quantization", {})
+                return {**value, **(inner if isinstance(inner, dict) else {})}
         return None
 
 
@@ -258,9 +313,10 @@ def describe(config: Mapping[str, Any]) -> tuple[Model | None, list[Finding]]:
         numbers.pop("first_k_dense_replace"),
         numbers.pop("moe_layer_freq"),
     )
-    has_indexer = model_type == "deepseek_v32" and (
+    has_indexer = model_type in SPARSE and (
         config.get("index_topk") is not None or "index_topk" not in config
     )
+    layers = numbers["num_hidden_layers"]
     index = {
         f: reader.integer(f, low, d) if has_indexer else None
         for f, (low, d) in INDEXER_INTEGERS.items()
@@ -270,13 +326,17 @@ def describe(config: Mapping[str, Any]) -> tuple[Model | None, list[Finding]]:
         model_type=model_type,
         dtype=reader.dtype(),
         q_lora_rank=_q_lora_rank(reader),
+        layers=mask_of(range(layers)),
         moe_layers=moe_layers,
+        indexer_layers=reader.indexer_layers(layers) if has_indexer else 0,
         has_router_bias=reader.router_bias(),
+        router_fp32=reader.boolean("router_fp32"),
         tie_word_embeddings=reader.boolean("tie_word_embeddings"),
         quantization=reader.quantization(),
         defaulted=tuple(reader.defaulted),
         index_n_heads=index["index_n_heads"],
         index_head_dim=index["index_head_dim"],
+        index_k_norm_has_bias=config.get("index_k_norm_type") != "rms",
         **numbers,
     )
     broken = any(f.level == "error" for f in reader.findings)
@@ -284,16 +344,19 @@ def describe(config: Mapping[str, Any]) -> tuple[Model | None, list[Finding]]:
 
 
 def _q_lora_rank(reader: _Reader) -> int | None:
-    if "q_lora_rank" in reader.config or reader.model_type not in _V3:
+    if "q_lora_rank" in reader.config or reader.model_type not in _NEW:
         return reader.optional("q_lora_rank")
-    return int(reader.default("q_lora_rank", 1536))
+    return int(reader.default("q_lora_rank", 2048 if reader.model_type == "glm_moe_dsa" else 1536))
 
 
 def _kind(config: Mapping[str, Any]) -> tuple[str, str] | Finding:
     """Architecture and model type; the architecture decides where both are given."""
     listed = config.get("architectures")
     name = listed[0] if isinstance(listed, list) and listed else None
-    model_type = MODEL_TYPES.get(str(name)) if name is not None else config.get("model_type")
+    given = config.get("model_type")
+    model_type = MODEL_TYPES.get(str(name)) if name is not None else given
+    if name is not None and ARCHITECTURES.get(str(given)) == name:
+        model_type = given
     if model_type in ARCHITECTURES:
         return (str(name) if name is not None else ARCHITECTURES[str(model_type)]), str(model_type)
     found = f"architectures {listed!r}, model_type {config.get('model_type')!r}"
@@ -301,6 +364,6 @@ def _kind(config: Mapping[str, Any]) -> tuple[str, str] | Finding:
         "LS204",
         "config.json",
         f"config.json has {found}; this loader knows {', '.join(MODEL_TYPES)}",
-        fix="load a DeepSeek V2, V3 or V3.2 checkpoint, or correct architectures",
+        fix="load a DeepSeek, Kimi-K2 or GLM-5 checkpoint, or correct architectures",
         evidence={"found": found, "expected": list(MODEL_TYPES)},
     )

@@ -42,7 +42,7 @@ def outcome(plan: Plan, tail: Tail, layer: int) -> tuple[str, str | None]:
     if not plan.targets:
         return "failed", "the model is not known: see the findings"
     if tail.beyond & bit:
-        return "skipped", "beyond_model"
+        return "skipped", plan.beyond_reason
     if tail.failed & bit:
         return "failed", "wrong shape or dtype"
     if tail.source is None or not tail.routed & bit:
@@ -50,7 +50,7 @@ def outcome(plan: Plan, tail: Tail, layer: int) -> tuple[str, str | None]:
     source = plan.sources[tail.source]
     if source.target is None:
         return "skipped", source.reason
-    if source.pair is not None and not plan.partner_mask(tail) & bit:
+    if plan.waits(tail) and not plan.partner_mask(tail) & bit:
         return "held", None
     return source.outcome, None
 
@@ -68,7 +68,7 @@ def rank_outcome(plan: Plan, tail: Tail, layer: int, seat: Seat) -> tuple[str, s
     placement = plan.placements.get((tail.source, seat.tp))
     if placement is None:
         return "failed", "the layout is not legal"
-    if target.is_stacked and placement.slot(tail.expert) is None:
+    if source.experts and placement.slot(tail.expert) is None:
         return "skipped", "ep_nonlocal"
     return what, None
 
@@ -83,22 +83,27 @@ def deliveries(
         if rank_outcome(plan, tail, layer, seat)[0] not in ("loaded", "fused", "held"):
             continue
         assert tail.source is not None
-        source = plan.sources[tail.source]
-        assert source.target is not None
-        placement = plan.placements[(tail.source, seat.tp)]
-        target = plan.targets[source.target]
-        found.append(
-            Delivery(
-                rank=rank,
-                target=source.target,
-                param=target.full_name(layer),
-                part=source.part,
-                expert=tail.expert if source.experts else None,
-                source_box=placement.source_box,
-                target_box=placement.target_box_of(tail.expert),
-            )
-        )
+        for index in plan.uses(tail.source):
+            source = plan.sources[index]
+            if index == tail.source or not source.feeds:
+                found.append(_delivery(plan, index, source, tail, layer, seat))
     return found
+
+
+def _delivery(
+    plan: Plan, index: int, source: Source, tail: Tail, layer: int, seat: Seat
+) -> Delivery:
+    assert source.target is not None
+    placement = plan.placements[(index, seat.tp)]
+    return Delivery(
+        rank=seat.rank,
+        target=source.target,
+        param=plan.targets[source.target].full_name(layer),
+        part=source.part,
+        expert=tail.expert if source.experts else None,
+        source_box=placement.source_box,
+        target_box=placement.target_box_of(tail.expert),
+    )
 
 
 def global_skips(plan: Plan) -> dict[str, dict[str, int]]:
@@ -113,7 +118,7 @@ def global_skips(plan: Plan) -> dict[str, dict[str, int]]:
 def global_skip_masks(plan: Plan, tail: Tail) -> Iterator[tuple[int, str]]:
     rest = tail.seen & ~tail.beyond & ~tail.failed
     if tail.beyond:
-        yield tail.beyond, "beyond_model"
+        yield tail.beyond, plan.beyond_reason
     if tail.source is not None and (reason := plan.sources[tail.source].reason) is not None:
         yield rest, reason
     elif rest & ~tail.routed:
@@ -143,12 +148,22 @@ def rank_skip_masks(plan: Plan, seat: Seat) -> Iterator[tuple[Tail, int, str]]:
 
 
 def routed(plan: Plan) -> Iterator[tuple[Tail, Source, Target]]:
-    """Tails that reach a parameter somewhere."""
+    """Tails that reach a parameter somewhere, with their first use."""
     for tail in plan.tails:
         if tail.source is not None and tail.routed:
             source = plan.sources[tail.source]
             if source.target is not None:
                 yield tail, source, plan.targets[source.target]
+
+
+def uses(plan: Plan) -> Iterator[tuple[Tail, int, Source, Target]]:
+    """Every use of every tail that reaches a parameter: (tail, source index, source, target)."""
+    for tail, _first, _target in routed(plan):
+        assert tail.source is not None
+        for index in plan.uses(tail.source):
+            source = plan.sources[index]
+            assert source.target is not None
+            yield tail, index, source, plan.targets[source.target]
 
 
 def _add(groups: dict[str, dict[str, int]], reason: str, tail: Tail, mask: int) -> None:

@@ -1,15 +1,20 @@
 """The loaded tensors of one rank: allocated once, written in place, with the state they are in."""
 
+from collections.abc import Container, Iterable
 from math import prod
+from typing import TYPE_CHECKING
 
 import torch
 
-from loadscope.loader.dtypes import TORCH_NAMES
+from loadscope.loader.dtypes import ITEM_BYTES, TORCH_NAMES
 from loadscope.loader.findings import Finding, finding
 from loadscope.loader.plan import Plan
 from loadscope.loader.tables import Output
 from loadscope.loader.topology import layers_in
 from loadscope.loader.views import parameters
+
+if TYPE_CHECKING:
+    from loadscope.loader.update import Finished, Received, Update
 
 
 def torch_dtype(tag: str) -> torch.dtype:
@@ -26,6 +31,8 @@ class ParameterStore:
     """
 
     def __init__(self, plan: Plan, rank: int, device: str = "cpu") -> None:
+        self.plan = plan
+        self._update: Update | None = None
         self.rank = rank
         self.device = torch.device(device)
         self.state = "empty"
@@ -55,6 +62,34 @@ class ParameterStore:
             if tensor.numel():
                 tensor.reshape(-1).view(torch.uint8).fill_(byte)
 
+    def load_weights(
+        self,
+        weights: Iterable[tuple[str, torch.Tensor]],
+        *,
+        names: Container[str] | None = None,
+        layers: Container[int] | None = None,
+    ) -> "Received":
+        """Weights in checkpoint names and whole shapes, in any order and any number of calls.
+
+        Halves are held until `finish_update`; buffers may be reused between items. `names` and
+        `layers` choose among the weights. Raises ValueError if the plan places nothing.
+        """
+        return self._open_update().load_weights(weights, names=names, layers=layers)
+
+    def finish_update(self) -> "Finished":
+        """End the update that `load_weights` opened; says what was left over."""
+        finished = self._open_update().finish()
+        self._update = None
+        return finished
+
+    def _open_update(self) -> "Update":
+        # an update writes through this class, so it can only be known when it is needed
+        from loadscope.loader.update import Update
+
+        if self._update is None:
+            self._update = Update(self.plan, self)
+        return self._update
+
     def begin(self) -> None:
         self.epoch += 1
         self.state = "writing"
@@ -74,8 +109,9 @@ class ParameterStore:
         self.state = "poisoned"
         self.touched = touched
 
-    def derived_tensor(self, name: str, output: Output, dtype: torch.dtype) -> torch.Tensor:
+    def derived_tensor(self, name: str, output: Output) -> torch.Tensor:
         """The tensor of an output on this rank: made once in its memory order, then kept."""
+        dtype = torch_dtype(output.dtype)
         tensor = self.derived.get(name)
         if tensor is None:
             memory = [output.shape[dim] for dim in output.order]
@@ -93,7 +129,8 @@ def parameter_bytes(plan: Plan, rank: int) -> int:
     layers = plan.stage_masks[plan.seats[rank].pp]
     for derive in plan.derives:
         for output in derive.outputs:
-            each = prod(output.shape) // plan.layout.tp_size * 2
+            ways = 1 if output.split_dim is None else plan.layout.tp_size
+            each = prod(output.shape) // ways * ITEM_BYTES[output.dtype]
             total += each * len(layers_in(derive.layers & layers))
     return total
 

@@ -12,25 +12,27 @@ VOCAB_PAD = 64
 
 
 class Placement(NamedTuple):
-    """One source kind on one seat. Stacked targets: `target_box` lacks dim 0, experts
-    first_expert … first_expert + experts - 1 fill slots 0 … experts - 1."""
+    """One source kind on one seat; boxes of a converted source are in the operation's result.
+
+    Sources of one expert: `target_box` lacks dim 0, experts first_expert … first_expert +
+    experts - 1 fill the slots from first_slot on.
+    """
 
     source_box: Box
     target_box: Box
     first_expert: int
     experts: int
+    first_slot: int = 0
 
     def slot(self, expert: int) -> int | None:
         """The local slot of an expert; None if this seat does not hold it."""
-        slot = expert - self.first_expert
-        return slot if 0 <= slot < self.experts else None
+        number = expert - self.first_expert
+        return self.first_slot + number if 0 <= number < self.experts else None
 
     def target_box_of(self, expert: int) -> Box:
         """The written box with the expert's slot as dim 0."""
-        if not self.experts:
-            return self.target_box
-        slot = expert - self.first_expert
-        return ((slot, slot + 1), *self.target_box)
+        slot = self.slot(expert)
+        return self.target_box if slot is None else ((slot, slot + 1), *self.target_box)
 
 
 def volume(box: Box) -> int:
@@ -62,36 +64,40 @@ def local_shape(target: Target, layout: Layout) -> tuple[int, ...]:
     shape = list(target.shape)
     for split in target.splits:
         ways = layout.ways(split.axis)
-        size = shape[split.dim]
+        size = shape[split.dim] - split.kept
         if split.axis == "vocab":
             size = padded_rows(size, ways)
-        shape[split.dim] = size // ways
+        shape[split.dim] = size // ways + split.kept
     return tuple(shape)
 
 
 def place(target: Target, source: Source, layout: Layout, seat: Seat) -> Placement:
     """The boxes of one source kind on one seat."""
-    stacked = target.is_stacked
-    first, stop = cut(source.experts, layout.ways("ep"), seat.ep) if stacked else (0, 0)
-    lead = 1 if stacked else 0
-    written = _written_shape(target, source)
+    lead = 1 if source.experts else 0
     source_box, target_box = [], []
-    for dim, size in enumerate(written, start=lead):
+    for dim, size in enumerate(source.extent, start=lead):
         start, end = _interval(_split_of(target, dim), size, layout, seat)
-        source_box.append((start, end))
+        origin = source.origin[dim - lead]
+        source_box.append((origin + start, origin + end))
         offset = _part_offset(target, source, layout) if dim == target.part_dim else 0
         target_box.append((offset, offset + end - start))
-    if source.is_input:
-        source_box = [(0, size) for size in source.shape]
-    return Placement(tuple(source_box), tuple(target_box), first, stop - first)
+    first, count, slot = _experts(target, source, layout, seat)
+    return Placement(tuple(source_box), tuple(target_box), first, count, slot)
 
 
-def _written_shape(target: Target, source: Source) -> tuple[int, ...]:
-    """Elements that the source fills in the whole model, without the expert dim."""
-    shape = list(target.shape)
-    if source.part is not None:
-        shape[target.part_dim] = next(p.size for p in target.parts if p.name == source.part)
-    return tuple(shape[1:] if target.is_stacked else shape)
+def _experts(target: Target, source: Source, layout: Layout, seat: Seat) -> tuple[int, int, int]:
+    """(first expert, how many, first slot) that a seat holds of a source of single experts."""
+    if not source.experts:
+        return 0, 0, 0
+    split = _split_of(target, 0)
+    if split is None:
+        return source.first_expert, source.experts, source.first_expert
+    routed = target.experts - split.kept
+    start, end = cut(routed, layout.ways(split.axis), seat.index(split.axis))
+    if source.first_expert >= routed:
+        # experts behind the routed ones are on every rank, in the last slots
+        return source.first_expert, source.experts, end - start + source.first_expert - routed
+    return start, end - start, 0
 
 
 def _split_of(target: Target, dim: int) -> Split | None:
@@ -109,10 +115,10 @@ def _interval(split: Split | None, size: int, layout: Layout, seat: Seat) -> tup
 
 def _part_offset(target: Target, source: Source, layout: Layout) -> int:
     """Where a part begins along the fused dim of the local parameter."""
-    if source.part is None:
+    names = [part.name for part in target.parts]
+    if source.part not in names:
         return 0
     split = _split_of(target, target.part_dim)
     ways = 1 if split is None else layout.ways(split.axis)
-    names = [part.name for part in target.parts]
     before = target.parts[: names.index(source.part)]
     return sum(part.size // ways for part in before)

@@ -8,32 +8,53 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from loadscope.loader import formats
+from loadscope.loader import derivation, formats
+from loadscope.loader.assign import check_lists
 from loadscope.loader.checkpoint import Checkpoint, Shard, Tensor
 from loadscope.loader.checks import check_names, check_stored
-from loadscope.loader.contradictions import check_experts, check_layers
+from loadscope.loader.contradictions import (
+    check_draft,
+    check_experts,
+    check_layers,
+    draft_layer,
+)
 from loadscope.loader.divide import check_layout
+from loadscope.loader.expand import expand
 from loadscope.loader.families import build
-from loadscope.loader.findings import Finding, sort_by_level
-from loadscope.loader.formats import plain
+from loadscope.loader.families.choices import Choices
+from loadscope.loader.findings import Finding, finding, sort_by_level
+from loadscope.loader.formats import Need
+from loadscope.loader.formats.format import Format
+from loadscope.loader.fusion import check_fusion
 from loadscope.loader.model import Model, apply_overrides, describe
 from loadscope.loader.place import Box, Placement, local_shape, place
 from loadscope.loader.proof_subject import Subject
 from loadscope.loader.prove import prove
 from loadscope.loader.resolve import Tail, collect, resolve, split
-from loadscope.loader.schema import Schema, Source, Target, expand
-from loadscope.loader.tables import Derive, Format
-from loadscope.loader.topology import Layout, Seat, mask_of
+from loadscope.loader.schema import Need as SourceNeed
+from loadscope.loader.schema import Schema, Source, Target
+from loadscope.loader.tables import Derive, Family
+from loadscope.loader.topology import Layout, Seat, layers_in, mask_of
 
 PLATFORMS = ("cuda", "hip", "hip-fnuz", "npu", "xpu", "musa", "cpu")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user may choose beside the layout; `overrides` are (field, text) pairs of --set."""
+    """What a user may choose beside the layout; `overrides` are (field, text) pairs of --set.
+
+    `draft` plans the draft layer instead of the target; `quantization` takes the place of the
+    config's quant_method.
+    """
 
     platform: str = "cuda"
     indexer_fusion: bool = True
+    draft: bool = False
+    fuse_shared_experts: bool = False
+    deepgemm_bmm: bool = False
+    nvfp4_attention_fp8: bool = False
+    nextn_moe_fp8: bool = False
+    quantization: str | None = None
     overrides: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -75,12 +96,27 @@ class Plan:
     def seats(self) -> tuple[Seat, ...]:
         return self.layout.seats()
 
+    @property
+    def role(self) -> str:
+        return "draft" if self.options.draft else "target"
+
+    @property
+    def beyond_reason(self) -> str:
+        """Why tensors outside the planned layers are skipped."""
+        return "not_draft_layer" if self.options.draft else "beyond_model"
+
+    @cached_property
+    def layer_numbers(self) -> list[int]:
+        """The layers that the plan holds, ascending."""
+        return layers_in(self.model.layers) if self.model else []
+
     @cached_property
     def stage_masks(self) -> tuple[int, ...]:
-        layers = self.model.num_hidden_layers if self.model else 0
-        return tuple(
-            mask_of(self.layout.stage_layers(pp, layers)) for pp in range(self.layout.pp_size)
-        )
+        return _stage_masks(self.model, self.layout, self.options)
+
+    def uses(self, index: int) -> tuple[int, ...]:
+        """A source and the further uses of the same tensor."""
+        return (index, *self.sources[index].siblings)
 
     @cached_property
     def _tails_by_name(self) -> dict[tuple[str, bool, str], list[Tail]]:
@@ -101,19 +137,31 @@ class Plan:
         return None
 
     @cached_property
-    def _routed_masks(self) -> dict[tuple[str, str | None, int], int]:
-        masks: dict[tuple[str, str | None, int], int] = {}
+    def _routed_masks(self) -> dict[tuple[SourceNeed, int], int]:
+        needed = {need for source in self.sources for need in source.needs}
+        masks: dict[tuple[SourceNeed, int], int] = {}
         for tail in self.tails:
-            if tail.source is not None and (source := self.sources[tail.source]).pair is not None:
-                key = (source.name, source.pair, tail.expert)
-                masks[key] = masks.get(key, 0) | tail.routed
+            if tail.source is None or not tail.routed:
+                continue
+            for offer in needed.intersection(
+                offer for index in self.uses(tail.source) for offer in self.sources[index].offers
+            ):
+                masks[offer, tail.expert] = masks.get((offer, tail.expert), 0) | tail.routed
         return masks
 
     def partner_mask(self, tail: Tail) -> int:
-        """Layers in which the other half of a paired tail is there and usable."""
+        """Layers in which everything that a tail's uses need is there and usable."""
         assert tail.source is not None
-        source = self.sources[tail.source]
-        return self._routed_masks.get((str(source.pair), source.name, tail.expert), 0)
+        mask = -1
+        for index in self.uses(tail.source):
+            for need in self.sources[index].needs:
+                mask &= self._routed_masks.get((need, tail.expert), 0)
+        return mask
+
+    def waits(self, tail: Tail) -> bool:
+        """Whether any use of a tail needs another tensor."""
+        assert tail.source is not None
+        return any(self.sources[index].needs for index in self.uses(tail.source))
 
     @cached_property
     def digest(self) -> str:
@@ -160,27 +208,27 @@ def make_plan(
     clock = _Clock()
     clock.seconds["headers"] = checkpoint.seconds
     findings = list(checkpoint.findings)
-    model, form = _describe(checkpoint, options, findings)
+    tails = list(collect(checkpoint.tensors.items()).values())
+    model, form = _describe(checkpoint, layout, options, tails, findings)
     if model is None or form is None:
         return _empty(checkpoint, layout, options, model, findings, clock)
-    schema, derives = _schema(model, form, layout, options)
+    schema = _schema(model, form, layout, options)
     findings += schema.findings
+    derives, underived = derivation.derives(
+        model, schema, options.platform, deepgemm_bmm=options.deepgemm_bmm
+    )
+    findings += underived
     clock.lap("describe")
-    tails = list(collect(checkpoint.tensors.items()).values())
-    resolve(tails, schema, model.layers)
+    tails = resolve(tails, schema, model.layers, has_top=not options.draft)
     clock.lap("resolve")
-    set_layers = any(f.removeprefix("config.") == "num_hidden_layers" for f, _ in options.overrides)
-    findings += check_layers(tails, model, layers_were_set=set_layers)
-    findings += check_experts(tails, model)
-    findings += check_stored(tails, schema, model, form)
-    findings += check_names(tails, schema)
+    findings += _check(tails, schema, model, form, options)
     clock.lap("check")
     illegal = check_layout(model, schema.targets, layout)
     findings += illegal
     placed = None if illegal else _place(schema, layout)
     clock.lap("place")
     if placed is not None:
-        findings += prove(_subject(model, schema, layout, tails, placed))
+        findings += prove(_subject(model, schema, layout, options, tails, placed))
     clock.lap("prove")
     shapes, placements, zero_boxes = placed if placed is not None else ((), {}, {})
     return Plan(
@@ -205,8 +253,13 @@ def make_plan(
 
 
 def _describe(
-    checkpoint: Checkpoint, options: Options, findings: list[Finding]
+    checkpoint: Checkpoint,
+    layout: Layout,
+    options: Options,
+    tails: list[Tail],
+    findings: list[Finding],
 ) -> tuple[Model | None, Format | None]:
+    """The model of the planned role and its format; None where the findings say why not."""
     if checkpoint.config is None:
         return None, None
     config, unused = apply_overrides(checkpoint.config, options.overrides)
@@ -214,24 +267,99 @@ def _describe(
     findings += unused + found
     if model is None:
         return None, None
-    form = formats.choose(model.quantization, model.dtype)
+    form = format_of(model, layout, options)
     if isinstance(form, Finding):
         findings.append(form)
         return model, None
-    unsupported = formats.check_platform(form, options.platform)
-    if unsupported is not None:
-        findings.append(unsupported)
+    refused = [*(check_draft(tails, model) if options.draft else ())]
+    refused += check_fusion(model, form, options.fuse_shared_experts)
+    findings += refused
+    if any(f.level == "error" for f in refused):
         return model, None
-    return model, form
+    findings += _check_lists(model, form, options)
+    findings += check_options(model, form, options)
+    layer = draft_layer(tails, model) if options.draft else None
+    return (model if layer is None else model.draft(layer)), form
 
 
-def _schema(
-    model: Model, form: Format, layout: Layout, options: Options
-) -> tuple[Schema, tuple[Derive, ...]]:
-    fuse = options.indexer_fusion and options.platform == "cuda"
-    tie = model.tie_word_embeddings and layout.pp_size == 1
-    family = build(model, form, fuse_indexer=fuse, tie_head=tie)
-    return expand(family, form, plain.make(model.dtype)), family.derives
+def check_options(model: Model, form: Format, options: Options) -> list[Finding]:
+    """Options that this model, format or role does not concern: obeyed, without effect."""
+    is_nvfp4 = form.method == "modelopt_fp4"
+    without_effect = {
+        "--nvfp4-attention-fp8": options.nvfp4_attention_fp8 and not is_nvfp4,
+        "--nextn-moe-fp8": options.nextn_moe_fp8 and not (is_nvfp4 and options.draft),
+        "--deepgemm-bmm": options.deepgemm_bmm
+        and (options.platform != "cuda" or model.quantization is None),
+    }
+    return [
+        finding(
+            "LS217",
+            option,
+            f"{option} has no effect on the {'draft' if options.draft else 'target'} of a model "
+            f"in {form.name} on {options.platform}",
+            fix="leave it out",
+        )
+        for option, is_idle in without_effect.items()
+        if is_idle
+    ]
+
+
+def format_of(model: Model, layout: Layout, options: Options) -> Format | Finding:
+    """The format of a model's quantisation entry under the given options."""
+    need = Need(
+        dtype=model.dtype,
+        hidden_size=model.hidden_size,
+        expert_width=max(1, model.moe_intermediate_size // max(1, layout.ways("expert_tp"))),
+        is_draft=options.draft,
+        nvfp4_attention_fp8=options.nvfp4_attention_fp8,
+        nextn_moe_fp8=options.nextn_moe_fp8,
+    )
+    return formats.choose(model.quantization, need, options.quantization)
+
+
+def _check_lists(model: Model, form: Format, options: Options) -> list[Finding]:
+    """Idle entries, asked of both roles: one list serves them both."""
+    if not form.lists:
+        return []
+    choices = Choices(fuse_indexer=False)
+    families: list[Family] = [build(model, choices)]
+    if model.num_nextn_predict_layers or options.draft:
+        draft = model.draft(model.num_hidden_layers)
+        families.append(build(draft, choices, is_draft=True))
+    return check_lists(form, families, model.n_routed_experts)
+
+
+def _schema(model: Model, form: Format, layout: Layout, options: Options) -> Schema:
+    choices = Choices(
+        has_kv_scales=form.has_kv_scales,
+        fuse_indexer=options.indexer_fusion and options.platform == "cuda",
+        tie_head=model.tie_word_embeddings and layout.pp_size == 1,
+        fuse_shared_experts=options.fuse_shared_experts,
+    )
+    family = build(model, choices, is_draft=options.draft)
+    return expand(family, form, model.n_routed_experts)
+
+
+def _check(
+    tails: list[Tail], schema: Schema, model: Model, form: Format, options: Options
+) -> list[Finding]:
+    """Config against headers, stored dtypes and shapes, names."""
+    set_layers = any(f.removeprefix("config.") == "num_hidden_layers" for f, _ in options.overrides)
+    layers = [] if options.draft else check_layers(tails, model, layers_were_set=set_layers)
+    return [
+        *layers,
+        *check_experts(tails, model),
+        *check_stored(tails, schema, model, form),
+        *check_names(tails, schema),
+    ]
+
+
+def _stage_masks(model: Model | None, layout: Layout, options: Options) -> tuple[int, ...]:
+    """Layers of each pipeline stage; a draft is whole on every stage."""
+    if model is None or options.draft:
+        return (model.layers if model else 0,) * layout.pp_size
+    count = model.num_hidden_layers
+    return tuple(mask_of(layout.stage_layers(pp, count)) for pp in range(layout.pp_size))
 
 
 def _empty(
@@ -277,14 +405,18 @@ def _place(schema: Schema, layout: Layout) -> _Placed:
 
 
 def _subject(
-    model: Model, schema: Schema, layout: Layout, tails: list[Tail], placed: _Placed
+    model: Model,
+    schema: Schema,
+    layout: Layout,
+    options: Options,
+    tails: list[Tail],
+    placed: _Placed,
 ) -> Subject:
     shapes, placements, zero_boxes = placed
-    stages = range(layout.pp_size)
     return Subject(
         layout=layout,
         seats=layout.seats(),
-        stage_masks=[mask_of(layout.stage_layers(pp, model.num_hidden_layers)) for pp in stages],
+        stage_masks=_stage_masks(model, layout, options),
         targets=schema.targets,
         sources=schema.sources,
         tails=tails,

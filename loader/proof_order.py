@@ -8,6 +8,7 @@ from loadscope.loader.findings import Finding, finding
 from loadscope.loader.place import Placement
 from loadscope.loader.proof_subject import Subject
 from loadscope.loader.schema import Source, Target
+from loadscope.loader.tables import WHOLE, Axis
 from loadscope.loader.topology import Seat
 
 
@@ -21,15 +22,13 @@ def check_order(subject: Subject) -> list[Finding]:
         target = subject.targets[source.target]
         placements = [subject.placements[(index, seat.tp)] for seat in seats]
         shape = subject.shapes[source.target]
+        if source.feeds:
+            continue
         why = (
-            _input_not_whole(source, placements)
-            if source.is_input
-            else (
-                _ranks_out_of_order(target, source, placements, seats)
-                or _padding_in_between(target, source, placements, shape)
-                or _parts_out_of_order(subject, target, index, seats, shape)
-                or _experts_out_of_order(target, source, placements, shape)
-            )
+            _ranks_out_of_order(target, source, placements, seats)
+            or _padding_in_between(target, source, placements, shape)
+            or _parts_out_of_order(subject, target, index, seats, shape)
+            or _experts_out_of_order(target, source, placements, shape)
         )
         if why:
             findings.append(
@@ -59,14 +58,17 @@ def _chain(intervals: Iterable[tuple[int, int]], end: int) -> bool:
 def _ranks_out_of_order(
     target: Target, source: Source, placements: Sequence[Placement], seats: Sequence[Seat]
 ) -> str | None:
-    """Along each dim: cut dims chain over the ranks that share an expert, others are whole."""
-    lead = 1 if target.is_stacked else 0
-    cut_dims = {split.dim - lead: split.axis for split in target.splits if split.axis != "ep"}
-    for dim, size in enumerate(source.shape):
+    """Along each dim: cut dims chain over the ranks that share the rest, others are whole."""
+    lead = 1 if source.experts else 0
+    cut_dims = {split.dim - lead: split.axis for split in target.splits if split.dim >= lead}
+    for dim, size in enumerate(source.extent):
         groups: dict[int, list[tuple[int, int]]] = {}
         for placement, seat in zip(placements, seats, strict=True):
-            group = seat.ep if cut_dims.get(dim) == "expert_tp" else 0
-            groups.setdefault(group, []).append(placement.source_box[dim])
+            first, last = placement.source_box[dim]
+            origin = source.origin[dim]
+            groups.setdefault(_group(cut_dims.get(dim), seat), []).append(
+                (first - origin, last - origin)
+            )
         for intervals in groups.values():
             whole = dim not in cut_dims
             if whole and set(intervals) != {(0, size)}:
@@ -80,11 +82,9 @@ def _ranks_out_of_order(
     return None
 
 
-def _input_not_whole(source: Source, placements: Sequence[Placement]) -> str | None:
-    whole = tuple((0, size) for size in source.shape)
-    if all(placement.source_box == whole for placement in placements):
-        return None
-    return "it feeds a conversion and must be read whole on every rank"
+def _group(axis: Axis | None, seat: Seat) -> int:
+    """Ranks that stand at one place of the other axis share a chain."""
+    return {"expert_tp": seat.ep, "ep": seat.expert_tp}.get(axis or "", 0)
 
 
 def _padding_in_between(
@@ -104,23 +104,16 @@ def _parts_out_of_order(
     subject: Subject, target: Target, index: int, seats: Sequence[Seat], shape: tuple[int, ...]
 ) -> str | None:
     """On each rank the parts fill the fused dim one after another, in the declared order."""
-    lead = 1 if target.is_stacked else 0
-    fused = target.part_dim - lead
     source = subject.sources[index]
-    siblings = [
-        next(
-            i
-            for i, s in enumerate(subject.sources)
-            if s.target == source.target and s.part == p.name
-        )
-        for p in target.parts
-    ] or [index]
+    lead = 1 if source.experts else 0
+    fused = target.part_dim - lead
+    siblings = _companions(subject, index)
     for seat in seats:
         boxes = [subject.placements[(i, seat.tp)].target_box for i in siblings]
-        local = shape[lead:]
-        for dim, size in enumerate(local):
+        for dim, size in enumerate(shape[lead:]):
+            size -= target.fused_experts if dim == 0 and not lead else 0
             intervals = [box[dim] for box in boxes]
-            if dim == fused and target.parts:
+            if dim == fused and len(siblings) > 1:
                 if not _chain(intervals, size):
                     return "the parts do not follow one another in the parameter"
             elif not target.is_vocabulary and set(intervals) != {(0, size)}:
@@ -130,18 +123,43 @@ def _parts_out_of_order(
     return None
 
 
+def _companions(subject: Subject, index: int) -> list[int]:
+    """Sources that bring the other parts of the same parameter in the same way, in part order."""
+    source = subject.sources[index]
+    assert source.target is not None
+    parts = [part.name for part in subject.targets[source.target].parts]
+    if len(parts) < 2 or source.part not in parts:
+        return [index]
+    found: dict[str | None, int] = {}
+    for other, candidate in enumerate(subject.sources):
+        alike = candidate.target == source.target and not candidate.feeds
+        if alike and _way(candidate) == _way(source):
+            found.setdefault(candidate.part, other)
+    return [found[part] for part in parts if part in found]
+
+
+def _way(source: Source) -> tuple[str | None, int]:
+    return (source.name if source.is_alternative else None), source.first_expert
+
+
 def _experts_out_of_order(
     target: Target, source: Source, placements: Sequence[Placement], shape: tuple[int, ...]
 ) -> str | None:
     """Expert numbers, read off rank by rank and slot by slot, must count 0, 1, 2, …"""
-    if not target.is_stacked:
+    if not source.experts:
         return None
+    split = next((split for split in target.splits if split.axis == "ep"), None)
+    kept = target.fused_experts
+    if split is None:
+        return _fixed_slots(source, placements, 0)
+    if kept and source.first_expert >= target.experts - kept:
+        return _fixed_slots(source, placements, source.first_expert - (shape[0] - kept))
     expected, last = 0, None
     for placement in placements:
         if placement.first_expert == last:
             continue
         last = placement.first_expert
-        for slot in range(shape[0]):
+        for slot in range(shape[0] - kept):
             owner = [
                 e for e in (placement.first_expert + slot, expected) if placement.slot(e) == slot
             ]
@@ -154,39 +172,54 @@ def _experts_out_of_order(
     return None if expected == source.experts else f"{expected} of {source.experts} experts placed"
 
 
+def _fixed_slots(source: Source, placements: Sequence[Placement], before: int) -> str | None:
+    """Every rank holds every expert of the source, `before` numbers ahead of its slot."""
+    for placement in placements:
+        for expert in range(source.first_expert, source.first_expert + source.experts):
+            slot = expert - before
+            is_held = placement.slot(expert) == slot
+            if not is_held or placement.target_box_of(expert)[0] != (slot, slot + 1):
+                return f"expert {expert} is not written to its slot {slot}"
+    return None
+
+
 def check_scales(subject: Subject) -> list[Finding]:
     """A block scale must be cut where its weight is cut, or codes meet the wrong scale."""
-    weights: dict[tuple[str, str | None], int] = {}
+    weights: dict[tuple[str, str | None, int], int] = {}
     for index, source in enumerate(subject.sources):
-        if source.target is not None and source.role == "weight" and not source.convert:
-            weights[(source.rule, source.part)] = index
+        if source.target is not None and source.role == "weight" and not source.feeds:
+            weights[(source.rule, source.part, source.layers)] = index
     findings = []
     for index, source in enumerate(subject.sources):
-        weight = weights.get((source.rule, source.part))
-        if source.role != "scale" or source.is_input or source.block == (1, 1) or weight is None:
+        weight = weights.get((source.rule, source.part, source.layers))
+        if source.role != "scale" or source.feeds or source.target is None or weight is None:
+            continue
+        if len(source.per) != len(subject.sources[weight].per):
             continue
         for seat in subject.tp_group():
-            if not _aligned(subject, index, weight, source.block, seat):
+            if not _aligned(subject, index, weight, seat):
                 findings.append(_scale_finding(source, subject.sources[weight], seat))
                 break
     return findings
 
 
-def _aligned(subject: Subject, scale: int, weight: int, block: tuple[int, int], seat: Seat) -> bool:
-    ours = subject.placements[(scale, seat.tp)]
-    theirs = subject.placements[(weight, seat.tp)]
-    if (ours.first_expert, ours.experts) != (theirs.first_expert, theirs.experts):
+def _aligned(subject: Subject, scale: int, weight: int, seat: Seat) -> bool:
+    """Whether a seat's scales begin and end where its codes do, in elements of the weight."""
+    ours, theirs = subject.sources[scale], subject.sources[weight]
+    mine, placed = subject.placements[(scale, seat.tp)], subject.placements[(weight, seat.tp)]
+    is_local = subject.targets[ours.target or 0].splits[:1] or not ours.experts
+    if is_local and (mine.first_expert, mine.experts) != (placed.first_expert, placed.experts):
         return False
-    shape = subject.sources[weight].shape
-    for per, size, (a, b), (wa, wb) in zip(
-        block, shape, ours.source_box, theirs.source_box, strict=True
-    ):
-        if a * per != wa or not (wb == b * per or (wb == size and (b - 1) * per < size <= b * per)):
+    for dim, (per, size) in enumerate(zip(ours.per, ours.logical, strict=True)):
+        if per == WHOLE:
+            continue
+        unit = theirs.per[dim]
+        (a, b), (wa, wb) = mine.source_box[dim], placed.source_box[dim]
+        if (a * per, min(b * per, size)) != (wa * unit, min(wb * unit, size)):
             return False
-    return all(
-        a * per == wa
-        for per, (a, _b), (wa, _wb) in zip(block, ours.target_box, theirs.target_box, strict=True)
-    )
+        if mine.target_box[dim][0] * per != placed.target_box[dim][0] * unit:
+            return False
+    return True
 
 
 def _scale_finding(scale: Source, weight: Source, seat: Seat) -> Finding:
@@ -196,6 +229,6 @@ def _scale_finding(scale: Source, weight: Source, seat: Seat) -> Finding:
         f"{scale.name}: on rank {seat.rank} its cut does not lie where {weight.name} is cut",
         fix="choose a layout whose cuts fall between quantisation blocks",
         pattern=scale.name,
-        evidence={"rank": seat.rank, "block": list(scale.block), "elements": prod(scale.shape)},
+        evidence={"rank": seat.rank, "block": list(scale.per), "elements": prod(scale.shape)},
         rule=scale.rule,
     )

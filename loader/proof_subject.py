@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from loadscope.loader.place import Box, Placement
 from loadscope.loader.resolve import Tail
-from loadscope.loader.schema import Source, Target
+from loadscope.loader.schema import Need, Source, Target
 from loadscope.loader.topology import Layout, Seat
 
 
@@ -21,7 +21,10 @@ class Supply:
 
 @dataclass(slots=True)
 class Subject:
-    """What the proof sees of a plan: kinds, boxes and masks, no rules."""
+    """What the proof sees of a plan: kinds, boxes and masks, no rules.
+
+    `present`: layers in which a name of one expert is there and usable.
+    """
 
     layout: Layout
     seats: Sequence[Seat]
@@ -33,6 +36,11 @@ class Subject:
     placements: Mapping[tuple[int, int], Placement]
     zero_boxes: Mapping[tuple[int, int], Box]
     supplies: dict[int, list[Supply]] = field(default_factory=dict)
+    present: dict[tuple[Need, int], int] = field(default_factory=dict)
+
+    def uses(self, index: int) -> tuple[int, ...]:
+        """A source and the further uses of the same tensor."""
+        return (index, *self.sources[index].siblings)
 
     def tp_group(self) -> list[Seat]:
         """The seats of one stage: every stage places alike."""

@@ -6,7 +6,9 @@ slices follow one another in the order of ranks, parts and experts (running sums
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from math import prod
+from operator import or_
 
 from loadscope.loader.coverage import multiplicity
 from loadscope.loader.findings import Finding, finding
@@ -14,7 +16,7 @@ from loadscope.loader.place import Box
 from loadscope.loader.proof_order import check_order, check_scales
 from loadscope.loader.proof_subject import Subject, Supply
 from loadscope.loader.resolve import Tail
-from loadscope.loader.schema import Source, Target
+from loadscope.loader.schema import Need, Source, Target
 from loadscope.loader.topology import Layout, Seat, compact, layers_in
 
 MAX_NAMES = 8
@@ -26,8 +28,9 @@ def prove(subject: Subject) -> list[Finding]:
     findings += _lost(subject)
     findings += check_scales(subject)
     subject.supplies = _supplies(subject)
+    subject.present = _present(subject)
     for index, target in enumerate(subject.targets):
-        if target.fill.kind == "checkpoint":
+        if target.fill.is_allocated and target.fill.kind != "shared":
             findings += _TargetProof(subject, index).run()
     return [*findings, *_two_names(subject)]
 
@@ -66,19 +69,33 @@ def _supplies(subject: Subject) -> dict[int, list[Supply]]:
     by_place: dict[tuple[int, int], list[Tail]] = {}
     for tail in subject.tails:
         if tail.source is not None and subject.sources[tail.source].target is not None:
-            by_place.setdefault((tail.source, tail.expert), []).append(tail)
+            for index in subject.uses(tail.source):
+                by_place.setdefault((index, tail.expert), []).append(tail)
     supplies: dict[int, list[Supply]] = {}
     for index, source in enumerate(subject.sources):
         if source.target is None:
             continue
         rows = supplies.setdefault(source.target, [])
-        for expert in range(max(source.experts, 1)):
+        first = source.first_expert
+        for expert in range(first, first + max(source.experts, 1)):
             found = by_place.get((index, expert))
             if found is None:
                 rows.append(Supply(index, expert, 0, None))
             else:
                 rows += [Supply(index, expert, tail.routed, tail) for tail in found]
     return supplies
+
+
+def _present(subject: Subject) -> dict[tuple[Need, int], int]:
+    present: dict[tuple[Need, int], int] = {}
+    needed = {need for source in subject.sources for need in source.needs}
+    for tail in subject.tails:
+        if tail.source is None or not tail.routed:
+            continue
+        uses = subject.uses(tail.source)
+        for offer in needed & {o for index in uses for o in subject.sources[index].offers}:
+            present[offer, tail.expert] = present.get((offer, tail.expert), 0) | tail.routed
+    return present
 
 
 class _TargetProof:
@@ -89,29 +106,29 @@ class _TargetProof:
         self.index = index
         self.target = subject.targets[index]
         self.supplies = subject.supplies.get(index, [])
-        self.torn: list[tuple[Supply, int]] = []
+        self.torn: list[tuple[Supply, str, int]] = []
         self.usable = self._usable()
+        self.layers = self.target.layers
+        if self.target.fill.kind == "initial":
+            # it may stay unset, but not half set
+            self.layers &= reduce(or_, (mask for _supply, mask in self.usable), 0)
         self.gaps = _Tally()
         self.overlaps = _Tally()
 
     def _usable(self) -> list[tuple[Supply, int]]:
         """Supplies that write, each with the layers in which its inputs are all there."""
-        present: dict[tuple[str, str | None, int], int] = {}
-        for supply in self.supplies:
-            source = self.subject.sources[supply.source]
-            key = (source.name, source.pair, supply.expert)
-            present[key] = present.get(key, 0) | supply.present
         usable = []
+        siblings = {i for s in self.subject.sources for i in s.siblings}
         for supply in self.supplies:
             source = self.subject.sources[supply.source]
             mask = supply.present
-            if source.pair is not None:
-                partner = present.get((source.pair, source.name, supply.expert), 0)
-                if mask & ~partner:
-                    self.torn.append((supply, mask & ~partner))
+            for need in source.needs:
+                partner = self.subject.present.get((need, supply.expert), 0)
+                if mask & ~partner and not (source.feeds and supply.source in siblings):
+                    self.torn.append((supply, need.name, mask & ~partner))
                 if source.convert is not None:
                     mask &= partner
-            if not source.is_input:
+            if not source.feeds and (mask or not source.is_alternative):
                 usable.append((supply, mask))
         return usable
 
@@ -126,7 +143,7 @@ class _TargetProof:
 
     def _layer_classes(self) -> list[int]:
         """Layers split into classes in which each supply is present everywhere or nowhere."""
-        classes = [self.target.layers]
+        classes = [self.layers] if self.layers else []
         for mask in {layers for _supply, layers in self.usable}:
             classes = [part for c in classes for part in (c & mask, c & ~mask) if part]
         return classes
@@ -146,20 +163,23 @@ class _TargetProof:
         if missing:
             self.gaps.add(self.target, layers, missing, seat, self._absent(present))
         if doubled:
-            self.overlaps.add(self.target, layers, doubled, seat, [])
+            self.overlaps.add(self.target, layers, doubled, seat, present)
 
     def _boxes(self, seat: Seat, present: list[Supply]) -> list[Box]:
         boxes = []
         for supply in present:
             placement = self.subject.placements[(supply.source, seat.tp)]
-            if not self.target.is_stacked or placement.slot(supply.expert) is not None:
+            source = self.subject.sources[supply.source]
+            if not source.experts or placement.slot(supply.expert) is not None:
                 boxes.append(placement.target_box_of(supply.expert))
         zero = self.subject.zero_boxes.get((self.index, seat.tp))
         return boxes if zero is None else [*boxes, zero]
 
     def _absent(self, present: list[Supply]) -> list[Supply]:
-        there = {(s.source, s.expert) for s in present}
-        return [s for s, _mask in self.usable if (s.source, s.expert) not in there]
+        sources = self.subject.sources
+        there = {(sources[s.source].name, s.expert) for s in present}
+        lost = (s for s, _m in self.usable if (sources[s.source].name, s.expert) not in there)
+        return [s for s in lost if not self.subject.sources[s.source].is_alternative]
 
     def _findings(self) -> Iterable[Finding]:
         if self.gaps.elements:
@@ -174,12 +194,19 @@ class _TargetProof:
                 pattern=self.target.name,
                 count=self.overlaps.count,
                 example=self.overlaps.example,
-                evidence=self.overlaps.evidence(),
+                evidence={**self.overlaps.evidence(), "tensors": self._rivals()},
             )
+
+    def _rivals(self) -> list[str]:
+        """Some tensors that fill the parameter where it is filled twice, fused ones first."""
+        sources = self.subject.sources
+        found = sorted(self.overlaps.supplies, key=lambda s: not sources[s.source].is_alternative)
+        names = (self._wanted(s, self.overlaps.first_layer) for s in found)
+        return list(dict.fromkeys(names))[:MAX_NAMES]
 
     def _gap(self) -> Finding:
         gaps = self.gaps
-        absent = dict.fromkeys(self._wanted(supply, gaps.first_layer) for supply in gaps.absent)
+        absent = dict.fromkeys(self._wanted(supply, gaps.first_layer) for supply in gaps.supplies)
         wanted = list(absent)[:MAX_NAMES]
         rest = len(absent) - len(wanted)
         names = ", ".join(wanted) + (f" and {rest} more" if rest else "")
@@ -199,16 +226,16 @@ class _TargetProof:
         return self.subject.sources[supply.source].full_name(layer, supply.expert)
 
     def _torn_findings(self) -> Iterable[Finding]:
-        groups: dict[int, list[tuple[Supply, int]]] = {}
-        for supply, mask in self.torn:
-            groups.setdefault(supply.source, []).append((supply, mask))
-        for index, rows in groups.items():
+        groups: dict[tuple[int, str], list[tuple[Supply, int]]] = {}
+        for supply, needed, mask in self.torn:
+            groups.setdefault((supply.source, needed), []).append((supply, mask))
+        for (index, needed), rows in groups.items():
             source = self.subject.sources[index]
-            assert source.pair is not None
             supply, mask = rows[0]
             layers = layers_in(mask)
             name = source.full_name(layers[0], supply.expert)
-            partner = source.pair.replace("{layer}", str(layers[0]))
+            partner = needed.replace("{layer}", str(layers[0]))
+            partner = partner.replace("{expert}", str(supply.expert))
             yield finding(
                 "LS504",
                 name,
@@ -235,18 +262,18 @@ class _Tally:
     first_layer: int = 0
     names: set[str] = field(default_factory=set)
     ranks: dict[int, int] = field(default_factory=dict)
-    absent: list[Supply] = field(default_factory=list)
+    supplies: list[Supply] = field(default_factory=list)
 
     @property
     def count(self) -> int:
         return len(self.names)
 
     def add(
-        self, target: Target, layers: list[int], each: int, seat: Seat, absent: list[Supply]
+        self, target: Target, layers: list[int], each: int, seat: Seat, supplies: list[Supply]
     ) -> None:
         if not self.names:
             self.example, self.first_layer = target.full_name(layers[0]), layers[0]
-            self.absent = absent
+            self.supplies = supplies
         self.names.update(target.full_name(layer) for layer in layers)
         self.elements += each * len(layers)
         self.ranks[seat.rank] = self.ranks.get(seat.rank, 0) + each * len(layers)
@@ -264,26 +291,32 @@ def _lost(subject: Subject) -> list[Finding]:
     findings = []
     seats = subject.tp_group()
     for index, source in enumerate(subject.sources):
-        if source.target is None or source.is_input:
+        if source.target is None or source.feeds:
             continue
         target = subject.targets[source.target]
-        copies = _copies(target, subject.layout)
+        copies = _copies(target, source, subject.layout)
         fewest = _delivery(subject, index, source, seats)
-        total = prod(source.shape) * max(source.experts, 1)
+        total = prod(source.extent) * max(source.experts, 1)
         wrong = total - fewest.get(copies, 0)
         if wrong:
             findings.append(_lost_finding(source, target, wrong, copies, fewest))
     return findings
 
 
-def _copies(target: Target, layout: Layout) -> int:
+def _copies(target: Target, source: Source, layout: Layout) -> int:
     """How many ranks of a TP group hold each element, by the axes that cut it."""
     axes = {split.axis for split in target.splits}
     if axes & {"tp", "vocab"}:
         return 1
+    if not axes:
+        return layout.tp_size
+    if source.experts and source.first_expert >= target.experts - target.fused_experts:
+        # behind the routed experts: cut inside the expert only
+        axes.discard("ep")
+        return layout.ep_size if "expert_tp" in axes else layout.tp_size
     if "ep" in axes and "expert_tp" in axes:
         return 1
-    return layout.tp_size if not axes else layout.tp_size // layout.ep_size
+    return layout.tp_size // layout.ep_size
 
 
 def _delivery(
@@ -292,16 +325,21 @@ def _delivery(
     """{ranks reached: source elements}, over all experts; owners with equal boxes count once."""
     placements = [subject.placements[(index, seat.tp)] for seat in seats]
     if not source.experts:
-        return multiplicity([p.source_box for p in placements], source.shape)
+        return multiplicity([_from_origin(p.source_box, source) for p in placements], source.extent)
     total: dict[int, int] = {}
     groups: dict[tuple[Box, ...], int] = {}
-    for expert in range(source.experts):
-        boxes = tuple(p.source_box for p in placements if p.slot(expert) is not None)
+    for expert in range(source.first_expert, source.first_expert + source.experts):
+        held = (p for p in placements if p.slot(expert) is not None)
+        boxes = tuple(_from_origin(p.source_box, source) for p in held)
         groups[boxes] = groups.get(boxes, 0) + 1
     for boxes, experts in groups.items():
-        for times, volume in multiplicity(boxes, source.shape).items():
+        for times, volume in multiplicity(boxes, source.extent).items():
             total[times] = total.get(times, 0) + volume * experts
     return total
+
+
+def _from_origin(box: Box, source: Source) -> Box:
+    return tuple((a - o, b - o) for (a, b), o in zip(box, source.origin, strict=True))
 
 
 def _lost_finding(

@@ -6,19 +6,20 @@ from pathlib import Path
 
 import torch
 
-from loadscope.kernels.dequantise_block import bytes_moved
 from loadscope.loader.control import Control, LoadError
-from loadscope.loader.derive import Derived, KernelTime, derive_all
+from loadscope.loader.derive import Derived, derive_all
 from loadscope.loader.dtypes import ITEM_BYTES
 from loadscope.loader.events import Emit, Kind
-from loadscope.loader.fuse import ConversionDesk, PairLedger
+from loadscope.loader.findings import Finding
+from loadscope.loader.fuse import PairLedger
+from loadscope.loader.kernel_time import KernelTime
 from loadscope.loader.parameters import ParameterStore, torch_dtype
-from loadscope.loader.place import Box, volume
+from loadscope.loader.place import volume
 from loadscope.loader.plan import Plan
 from loadscope.loader.read import Loaded, Reader, ReadError
-from loadscope.loader.steps import Piece, Step, Use, chunks, steps
+from loadscope.loader.steps import Step, Use, chunks, steps
+from loadscope.loader.write import Writer, box_of
 
-SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 ReaderFactory = Callable[[Path, list[str], torch.device], Reader]
 
 
@@ -38,7 +39,7 @@ class RankLoad:
         self.emit = emit
         self.control = control
         self.cells = cells
-        self.desk = ConversionDesk(plan)
+        self.writer = Writer(plan.sources, store)
         self.ledger = PairLedger(plan)
         self._touched: dict[str, None] = {}
         self._here: Use | None = None
@@ -75,6 +76,11 @@ class RankLoad:
             self.store.epoch += 1
             self.store.state = before
 
+    @property
+    def remarks(self) -> list[Finding]:
+        """What only the values could show, grouped by pattern."""
+        return self.writer.remarks
+
     def explain(self, error: Exception) -> LoadError:
         """An error of the machine as an error of the load: where it stood, in the user's words."""
         use, file, step = self._here, self._file, self._step
@@ -102,41 +108,21 @@ class RankLoad:
         target = self.store.parameters[step.param]
         self._touched[step.param] = None
         if step.zero_box is not None and self._elements == 0:
-            _view(target, step.zero_box).zero_()
+            box_of(target, step.zero_box).zero_()
             self._elements += volume(step.zero_box)
         for use in chunk.uses:
             self._here = use
-            self._write_use(step, use, loaded.data, target)
+            self._write_use(step, use, loaded.data)
         self._copy_s += time.perf_counter() - begun
         if chunk.is_last:
             self._close(step)
 
-    def _write_use(self, step: Step, use: Use, data: torch.Tensor, target: torch.Tensor) -> None:
-        piece = use.piece
+    def _write_use(self, step: Step, use: Use, data: torch.Tensor) -> None:
         rows = _tensor_rows(use, data)
-        source = self.plan.sources[piece.source]
-        if source.convert is not None:
-            self._convert(step, piece, use, rows, target)
-            return
-        first = use.rows[0] - piece.rows[0]
-        count = use.rows[1] - use.rows[0]
-        self._elements += _copy_rows(piece, rows, target, first, count)
-
-    def _convert(
-        self, step: Step, piece: Piece, use: Use, rows: torch.Tensor, target: torch.Tensor
-    ) -> None:
-        both = self.desk.feed(step.param, piece, use.rows, rows)
-        if both is None:
-            return
-        begun = time.perf_counter()
-        done = self.desk.convert(*both, target)
-        _view(target, done.weight.target_box).copy_(done.values)
-        self._elements += done.weight.elements
-        seconds = time.perf_counter() - begun
-        height, width = done.values.shape
-        block = self.plan.sources[both[1].piece.source].block
-        nbytes = bytes_moved(height, width, block, target.element_size())
-        self._emit_kernel(KernelTime(done.operation, step.param, (height, width), nbytes, seconds))
+        written = self.writer.write(step.param, use.piece, use.rows, rows)
+        self._elements += written.elements
+        if written.kernel is not None:
+            self._emit_kernel(written.kernel)
 
     def _close(self, step: Step) -> None:
         """The step's facts: what was read, what was written, which pairs it opened or closed."""
@@ -172,7 +158,7 @@ class RankLoad:
         self._read_s, self._copy_s, self._elements = 0.0, 0.0, 0
 
     def _check_nothing_waits(self) -> None:
-        waiting = [*self.desk.waiting, *(tensor for tensor, _p in self.ledger.open.values())]
+        waiting = [*self.writer.waiting, *(tensor for tensor, _p in self.ledger.open.values())]
         if waiting:
             raise LoadError(
                 f"{len(waiting)} halves still wait for their partner: {waiting[0]}",
@@ -204,10 +190,6 @@ class RankLoad:
         )
 
 
-def _view(tensor: torch.Tensor, box: Box) -> torch.Tensor:
-    return tensor[tuple(slice(a, b) for a, b in box)] if box else tensor
-
-
 def _tensor_rows(use: Use, data: torch.Tensor) -> torch.Tensor:
     """The rows of a use as a tensor [rows, …] over the chunk's bytes, without a copy."""
     piece = use.piece
@@ -216,34 +198,3 @@ def _tensor_rows(use: Use, data: torch.Tensor) -> torch.Tensor:
     if raw.storage_offset() % ITEM_BYTES[piece.dtype]:
         raw = raw.clone()
     return raw.view(torch_dtype(piece.dtype)).view(count, *piece.shape[1:])
-
-
-def _copy_rows(
-    piece: Piece, rows: torch.Tensor, target: torch.Tensor, first: int, count: int
-) -> int:
-    """Copy rows of a slice to their place; returns the elements written."""
-    if not piece.target_box or target.ndim == 0:
-        target.copy_(rows.reshape(target.shape))
-        return target.numel()
-    columns = tuple(slice(a, b) for a, b in piece.source_box[1:])
-    part = rows[(slice(None), *columns)]
-    lead = len(piece.target_box) - len(piece.source_box)
-    box = list(piece.target_box)
-    start = box[lead][0] + first
-    box[lead] = (start, start + count)
-    place = _view(target, tuple(box))
-    _copy(place, part.reshape(place.shape) if lead else part)
-    return place.numel()
-
-
-def _copy(place: torch.Tensor, part: torch.Tensor) -> None:
-    """Copy with a cast if the dtypes differ; equal bits on the CPU by one thread.
-
-    torch wakes all its threads for 32 KiB: beside the readers they wait for one another.
-    """
-    if place.device.type == "cpu" and place.dtype == part.dtype:
-        # as integers, which numpy has for every width
-        width = SAME_WIDTH[place.element_size()]
-        place.view(width).numpy()[...] = part.view(width).numpy()
-    else:
-        place.copy_(part)

@@ -5,7 +5,7 @@ V3's 91,991 names have 1,570 tails; whether a kind is complete is one comparison
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from loadscope.loader.checkpoint import Tensor
@@ -120,34 +120,73 @@ def _add(tails: dict[TailKey, Tail], key: TailKey, shape: tuple[int, ...], mask:
     tail.shapes[shape] = tail.shapes.get(shape, 0) | mask
 
 
-def resolve(tails: Iterable[Tail], schema: Schema, layers: int) -> None:
-    """Give every tail its source and masks; `layers` is the mask of the model's layers."""
-    for tail in list(tails):
-        _bind(tail, schema)
-        inside = TOP if tail.is_top else layers
-        tail.beyond = tail.seen & ~inside
-        if tail.source is not None:
-            tail.routed = tail.seen & inside & schema.sources[tail.source].layers
+def resolve(tails: Iterable[Tail], schema: Schema, layers: int, *, has_top: bool) -> list[Tail]:
+    """Every tail with its source and masks; `layers` is the mask of the model's layers.
+
+    A tail whose layers mean different sources comes back as several.
+    """
+    resolved = []
+    for whole in tails:
+        for tail in _bind(whole, schema):
+            inside = (TOP if has_top else 0) if tail.is_top else layers
+            tail.beyond = tail.seen & ~inside
+            if tail.source is not None:
+                tail.routed = tail.seen & inside & schema.sources[tail.source].layers
+            resolved.append(tail)
+    return resolved
 
 
-def _bind(tail: Tail, schema: Schema) -> None:
+def _bind(tail: Tail, schema: Schema) -> list[Tail]:
     pattern = tail.pattern
-    found = schema.find(pattern, tail.dtype)
+    found = schema.known.get(pattern)
     if found is None:
         for spelling in respellings(pattern):
-            found = schema.find(spelling, tail.dtype)
+            found = schema.known.get(spelling)
             if found is not None:
                 tail.respelled = True
                 break
     if found is None:
         found = _absent_bias(pattern, schema)
     if found is None:
-        return
+        return [tail]
     hit = EXPERT.search(tail.text)
-    expert = int(hit.group()) if hit else 0
-    source = schema.sources[found]
-    if source.target is None or expert < max(source.experts, 1):
-        tail.source, tail.expert = found, expert
+    number = int(hit.group()) if hit else None
+    return [
+        _bound(part, schema.sources[index], index, number)
+        for index, part in _by_source(tail, found, schema)
+    ]
+
+
+def _bound(tail: Tail, source: Source, index: int, number: int | None) -> Tail:
+    expert = number if number is not None else source.first_expert
+    first, last = source.first_expert, source.first_expert + max(source.experts, 1)
+    if source.target is None or first <= expert < last:
+        tail.source, tail.expert = index, expert
+    return tail
+
+
+def _by_source(tail: Tail, found: list[int], schema: Schema) -> list[tuple[int, Tail]]:
+    """Each layer's source: of the stored dtype if there is one, else any that has the layer."""
+    if len(found) == 1:
+        return [(found[0], tail)]
+    rest, masks = tail.seen, dict.fromkeys(found, 0)
+    for same_dtype in (True, False):
+        for index in found:
+            source = schema.sources[index]
+            if not same_dtype or source.dtype in (tail.dtype, ""):
+                masks[index] |= rest & source.layers
+                rest &= ~source.layers
+    masks[found[0]] |= rest
+    used = [(index, mask) for index, mask in masks.items() if mask]
+    if len(used) == 1:
+        return [(used[0][0], tail)]
+    return [(index, _part_of(tail, mask)) for index, mask in used]
+
+
+def _part_of(tail: Tail, mask: int) -> Tail:
+    """The tail in some of its layers only."""
+    shapes = {shape: where & mask for shape, where in tail.shapes.items() if where & mask}
+    return replace(tail, seen=mask, shapes=shapes)
 
 
 def unwrapped(name: str) -> str:
@@ -160,14 +199,18 @@ def respellings(pattern: str) -> Iterable[str]:
     bare = unwrapped(pattern)
     if bare != pattern:
         yield bare
-    if bare.endswith(".weight_scale"):
+    if bare.endswith("_scale"):
         yield bare + "_inv"
+    if bare.endswith("weight_scale_inv"):
+        yield bare.removesuffix("_inv")
 
 
-def _absent_bias(pattern: str, schema: Schema) -> int | None:
+def _absent_bias(pattern: str, schema: Schema) -> list[int] | None:
     """A bias of a module that has none here is skipped; an expert's bias is unknown."""
     module = pattern.removesuffix(".bias")
-    if module == pattern or "{expert}" in pattern or f"{module}.weight" not in schema.known:
+    if module == pattern or "{expert}" in pattern:
+        return None
+    if not any(f"{module}.{leaf}" in schema.known for leaf in ("weight", "qweight")):
         return None
     layers = -1 if "{layer}" in pattern else TOP
-    return schema.add_source(Source(pattern, f"{module}.bias", layers=layers, reason="bias_absent"))
+    return [schema.add(Source(pattern, f"{module}.bias", layers=layers, reason="bias_absent"))]

@@ -205,6 +205,9 @@ class LoadState:
         self.status, self.finished_t = detail.get("status", "finished"), event.t
         self.phase = "done"
         self.store = dict(detail.get("store", self.store))
+        for remark in detail.get("findings", ()):
+            counts = self.plan.setdefault("findings", {"error": 0, "warning": 0, "note": 0})
+            counts[remark["level"]] += 1
         if self.throughput and self.throughput[-1][1] != self.bytes_done:
             self.throughput.append((event.t, self.bytes_done))
 

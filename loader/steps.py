@@ -6,9 +6,10 @@ from math import prod
 from typing import Any
 
 from loadscope.loader.dtypes import ITEM_BYTES
-from loadscope.loader.outcomes import holds, routed
+from loadscope.loader.outcomes import holds, uses
 from loadscope.loader.place import Box, volume
 from loadscope.loader.plan import Plan
+from loadscope.loader.schema import Source
 from loadscope.loader.topology import Seat, layers_in
 
 CHUNK_BYTES = 16 << 20
@@ -16,20 +17,25 @@ CHUNK_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One tensor's slice on this rank. `start` is the byte offset of the tensor in its file."""
+    """One tensor's slice on this rank. `start` is the byte offset of the tensor in its file.
+
+    A converted tensor is read whole; its `source_box` is in the operation's result.
+    """
 
     tensor: str
     source: int
-    part: str | None
+    expert: int
     dtype: str
     shape: tuple[int, ...]
     start: int
+    is_whole: bool
     source_box: Box
     target_box: Box
 
     @property
     def elements(self) -> int:
-        return volume(self.source_box)
+        """Elements that are read."""
+        return prod(self.shape) if self.is_whole else volume(self.source_box)
 
     @property
     def row_bytes(self) -> int:
@@ -38,6 +44,8 @@ class Piece:
     @property
     def rows(self) -> tuple[int, int]:
         """Rows of dim 0 that hold the slice; a scalar is one row."""
+        if self.is_whole:
+            return (0, self.shape[0]) if self.shape else (0, 1)
         return self.source_box[0] if self.source_box else (0, 1)
 
 
@@ -108,32 +116,40 @@ def _in_file_order(placed: _Placed) -> tuple[int, int]:
 
 def _pieces(plan: Plan, seat: Seat) -> Iterator[_Placed]:
     """(file, offset, parameter, target, piece) of every slice on a seat, tail by tail."""
-    for tail, source, target in routed(plan):
-        assert tail.source is not None
-        assert source.target is not None
-        placement = plan.placements[(tail.source, seat.tp)]
+    for tail, index, source, target in uses(plan):
+        placement = plan.placements[(index, seat.tp)]
         if source.experts and placement.slot(tail.expert) is None:
             continue
         target_box = placement.target_box_of(tail.expert)
+        shape = read_shape(source)
+        assert source.target is not None
         for layer in layers_in(tail.routed & holds(plan, target, seat)):
             name = tail.name(layer)
             tensor = plan.tensors[name]
             piece = Piece(
-                name, tail.source, source.part, tensor.dtype, tensor.shape, tensor.start,
-                placement.source_box, target_box,
+                name, index, tail.expert, tensor.dtype, shape, tensor.start,
+                source.is_read_whole, placement.source_box, target_box,
             )  # fmt: skip
             yield tensor.file, tensor.start, target.full_name(layer), source.target, piece
+
+
+def read_shape(source: Source) -> tuple[int, ...]:
+    """The shape to read a tensor in: a scalar or a column may be stored with fewer dims."""
+    if source.is_read_whole or prod(source.shape) != prod(source.extent):
+        return source.shape
+    return source.extent
 
 
 def cell_numbers(plan: Plan, geometry: Mapping[str, Any]) -> dict[str, int]:
     """Parameter name to its cell in a heat map of `views.grid`."""
     places = {(c["row"], c["column"]): i for i, c in enumerate(geometry["cells"])}
     columns = {name: i for i, name in enumerate(geometry["columns"])}
+    rows = {layer: row for row, layer in enumerate(plan.layer_numbers, start=1)}
     numbers = {}
     for target in plan.targets:
         column = columns.get(target.module)
-        for layer in range(target.layers.bit_length()):
-            row = layer + 1 if target.stage == "layer" else 0
+        for layer in layers_in(target.layers):
+            row = rows.get(layer, 0) if target.stage == "layer" else 0
             if column is not None and (row, column) in places:
                 numbers[target.full_name(layer)] = places[(row, column)]
     return numbers

@@ -21,7 +21,7 @@ def describe_load(plan: Plan, ranks: Sequence[int]) -> dict[str, Any]:
         return {**facts, "grid": None, "ranks": []}
     rows = [rank_row(plan, rank) for rank in ranks]
     views = [view for rank in ranks for view in parameters(plan, rank)]
-    filled = [view for view in views if view.fill == "checkpoint"]
+    filled = [view for view in views if view.is_counted]
     return {
         **facts,
         "bytes_total": sum(row["read_bytes"] for row in rows),

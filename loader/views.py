@@ -7,10 +7,10 @@ from typing import Any
 
 from loadscope.loader.dtypes import ITEM_BYTES
 from loadscope.loader.events import UNEXPECTED_REASONS
-from loadscope.loader.outcomes import global_skips, holds, routed
+from loadscope.loader.outcomes import global_skips, holds, routed, uses
 from loadscope.loader.place import volume
 from loadscope.loader.plan import Plan
-from loadscope.loader.resolve import Tail
+from loadscope.loader.tables import Fill, FillKind
 from loadscope.loader.topology import Seat, compact, layers_in
 
 
@@ -24,12 +24,17 @@ class ParameterView:
     layer: int | None
     shape: tuple[int, ...]
     dtype: str
-    fill: str
+    fill: FillKind
     module: str
 
     @property
     def elements(self) -> int:
         return prod(self.shape)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the verdict of a load counts it."""
+        return Fill(self.fill).is_written
 
     @property
     def nbytes(self) -> int:
@@ -40,7 +45,8 @@ def parameters(plan: Plan, rank: int) -> Iterator[ParameterView]:
     """All parameters of a rank, kind by kind."""
     seat = plan.seats[rank]
     for index, target in enumerate(plan.targets if plan.shapes else ()):
-        for layer in layers_in(holds(plan, target, seat)):
+        held = holds(plan, target, seat) if target.fill.is_allocated else 0
+        for layer in layers_in(held):
             yield ParameterView(
                 name=target.full_name(layer),
                 rank=rank,
@@ -84,31 +90,31 @@ def rank_row(plan: Plan, rank: int) -> dict[str, Any]:
         "layers": compact(layers_in(layers)),
         "parameters": len(views),
         "parameter_bytes": sum(view.nbytes for view in views),
-        "read_bytes": sum(nbytes for _tail, _mask, nbytes in reads),
-        "tensors": sum(mask.bit_count() for _tail, mask, _nbytes in reads),
+        "read_bytes": sum(nbytes for _is_first, _mask, nbytes in reads),
+        "tensors": sum(mask.bit_count() for is_first, mask, _nbytes in reads if is_first),
         "derived": sum((d.layers & layers).bit_count() * len(d.outputs) for d in plan.derives),
     }
 
 
-def rank_reads(plan: Plan, seat: Seat) -> Iterator[tuple[Tail, int, int]]:
-    """Tails with the layers that a seat reads, and the bytes of its slices."""
-    for tail, source, target in routed(plan):
-        assert tail.source is not None
-        placement = plan.placements.get((tail.source, seat.tp))
+def rank_reads(plan: Plan, seat: Seat) -> Iterator[tuple[bool, int, int]]:
+    """Per use of a tail: whether it is the first, the layers read, the bytes of its slices."""
+    for tail, index, source, target in uses(plan):
+        placement = plan.placements.get((index, seat.tp))
         here = tail.routed & holds(plan, target, seat)
         if not here or placement is None:
             continue
         if source.experts and placement.slot(tail.expert) is None:
             continue
-        each = volume(placement.source_box) * ITEM_BYTES[tail.dtype]
-        yield tail, here, each * here.bit_count()
+        read = prod(source.shape) if source.is_read_whole else volume(placement.source_box)
+        is_first = index == tail.source
+        yield is_first, here, read * ITEM_BYTES[tail.dtype] * here.bit_count()
 
 
 def totals(plan: Plan) -> dict[str, Any]:
     """Tensors, bytes, outcomes and skips over all ranks; parameters by fill, of the whole model."""
     outcomes = {"loaded": 0, "fused": 0, "held": 0, "skipped": 0, "failed": 0}
     for tail, source, _target in routed(plan):
-        held = tail.routed & ~plan.partner_mask(tail) if source.pair is not None else 0
+        held = tail.routed & ~plan.partner_mask(tail) if plan.waits(tail) else 0
         outcomes["held"] += held.bit_count()
         outcomes[source.outcome] += (tail.routed & ~held).bit_count()
     skips = global_skips(plan)
@@ -118,7 +124,8 @@ def totals(plan: Plan) -> dict[str, Any]:
         outcomes["failed"] = len(plan.tensors)
     fills = {"checkpoint": 0, "initial": 0, "shared": 0}
     for target in plan.targets:
-        fills[target.fill.kind] += target.layers.bit_count()
+        kind = target.fill.kind
+        fills[kind] = fills.get(kind, 0) + target.layers.bit_count()
     return {
         "tensors": len(plan.tensors),
         "bytes": sum(t.stop - t.start for t in plan.tensors.values()),
@@ -132,6 +139,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
     """The `plan --json` document."""
     return {
         "verdict": plan.verdict,
+        "role": plan.role,
         "checkpoint": plan.label,
         "model": plan.model.as_json() if plan.model is not None else None,
         "format": plan.format,
@@ -168,20 +176,20 @@ def is_expected(reason: str) -> bool:
 def grid(plan: Plan, ranks: Sequence[int]) -> dict[str, Any]:
     """Rows (top, layers), columns (modules) and cells with elements, over the given ranks."""
     cells: dict[tuple[int, str], dict[str, int]] = {}
+    rows = {layer: row for row, layer in enumerate(plan.layer_numbers, start=1)}
     for rank in ranks:
         for view in parameters(plan, rank):
-            if view.fill != "checkpoint":
+            if not view.is_counted:
                 continue
-            row = 0 if view.layer is None else view.layer + 1
+            row = 0 if view.layer is None else rows[view.layer]
             cell = cells.setdefault((row, view.module), {"total": 0, "parameters": 0})
             cell["total"] += view.elements
             cell["parameters"] += 1
     shown = {module for _row, module in cells}
     columns = list(dict.fromkeys(t.module for t in plan.targets if t.module in shown))
-    layers = plan.model.num_hidden_layers if plan.model is not None else 0
     places = {name: index for index, name in enumerate(columns)}
     return {
-        "rows": ["top", *(str(i) for i in range(layers))],
+        "rows": ["top", *map(str, plan.layer_numbers)],
         "columns": columns,
         "cells": [
             {"row": row, "column": places[module], **cell} for (row, module), cell in cells.items()

@@ -1,7 +1,8 @@
-"""Fixtures that several test files share: recorded header packs and their checkpoints."""
+"""Recorded header packs that several test files share, opened when they are first asked for."""
 
 import gzip
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,29 @@ HEADERS = Path(__file__).parent / "data" / "headers"
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 settings.load_profile("repeatable")
 
-PACKS = ("deepseek-v3", "deepseek-v3.2-exp", "deepseek-v2-lite")
+PACKS = (
+    "deepseek-v3",
+    "deepseek-v3.1",
+    "deepseek-v3.2-exp",
+    "deepseek-v2-lite",
+    "kimi-k2-instruct",
+    "glm-5",
+    "deepseek-r1-0528-fp4",
+    "deepseek-r1-awq",
+    "deepseek-r1-w4afp8",
+    "deepseek-r1-int8-block",
+    "deepseek-r1-int8-channel",
+)
 
 
 def pack_path(name: str) -> Path:
     return HEADERS / f"{name}.headers.json.gz"
 
 
-@pytest.fixture(scope="session")
-def packs() -> dict[str, Checkpoint]:
-    """The recorded packs, opened once; tests change copies."""
-    return {name: open_checkpoint(pack_path(name)) for name in PACKS}
+@lru_cache(maxsize=2)  # an open pack takes 70 MB; tests go through them one after another
+def open_pack(name: str) -> Checkpoint:
+    """A recorded pack; tests change copies."""
+    return open_checkpoint(pack_path(name))
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,12 @@ from support.golden_checkpoint import write_golden_checkpoint
 from support.serving import Serving, serving
 
 from loadscope.app.api.docs import plain_entries
+from loadscope.app.plan_document import plan_document
 from loadscope.loader.checkpoint import open_checkpoint
 from loadscope.loader.events import KINDS, Event
 from loadscope.loader.plan import make_plan
 from loadscope.loader.state import fold
 from loadscope.loader.topology import Layout
-from loadscope.loader.views import as_json
 
 GATE = "model.layers.1.mlp.experts.5.gate_proj.weight"
 W13 = "model.layers.1.mlp.experts.w13_weight"
@@ -194,7 +194,7 @@ def test_ranks_say_what_is_planned_and_what_is_loaded(server: Serving) -> None:
 
 
 def test_the_plan_is_the_stored_one(server: Serving, model: Path) -> None:
-    made = as_json(make_plan(open_checkpoint(model), Layout(tp_size=2)))
+    made = plan_document(make_plan(open_checkpoint(model), Layout(tp_size=2)))
     served = server.get("/plan", load=1)
     assert {**served, "seconds": None} == {**made, "seconds": None}
 

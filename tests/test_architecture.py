@@ -12,7 +12,18 @@ import pytest
 from loadscope.loader.findings import CODES
 
 ROOT = Path(__file__).parents[1]
-EFFECTS = {"read", "execute", "rank_load", "fuse", "derive", "parameters", "fingerprints", "update"}
+EFFECTS = {
+    "convert",
+    "derive",
+    "execute",
+    "fingerprints",
+    "fuse",
+    "parameters",
+    "rank_load",
+    "read",
+    "update",
+    "write",
+}
 EFFECT_LIBRARIES = {"torch", "safetensors"}
 KERNEL_LIBRARIES = {"torch", "triton"}
 HEAVY = ("torch", "fastapi", "transformers", "numpy", "safetensors")

@@ -171,8 +171,8 @@ def test_an_unknown_name_shows_the_nearest_ones(browser: Browser, demo: Server) 
 def test_the_heat_map_drills_to_experts_and_to_one_parameter(page: Watched) -> None:
     page.open("/ui/")
     page.page.wait_for_selector("#conn[data-s=live]")
-    page.page.click("#as-table")
-    row = page.page.locator("#coverage-table tbody tr").nth(6)
+    page.page.click(".as-table")
+    row = page.page.locator(".coverage tbody tr").nth(6)
     row.locator("button", has_text="").last.click()
     page.page.wait_for_selector("#drill:not([hidden]) .experts canvas, #drill .experts svg")
     heading = page.page.locator("#drill-title").inner_text()
@@ -193,11 +193,13 @@ def test_the_heat_map_drills_to_experts_and_to_one_parameter(page: Watched) -> N
 def test_the_heat_map_is_used_with_the_keyboard(page: Watched) -> None:
     page.open("/ui/")
     page.page.wait_for_selector("#conn[data-s=live]")
-    page.page.focus("#heat")
-    before = page.page.locator("#cell").inner_text()
+    page.page.focus(".coverage canvas")
+    before = page.page.locator(".coverage .readout").inner_text()
     for key in ("ArrowRight",) * 4 + ("ArrowDown",) * 2:
         page.page.keyboard.press(key)
-    page.wait(lambda: page.page.locator("#cell").inner_text() != before, "the cell in words")
+    page.wait(
+        lambda: page.page.locator(".coverage .readout").inner_text() != before, "the cell in words"
+    )
     page.page.keyboard.press("Enter")
     page.page.wait_for_selector("#drill:not([hidden]) a.name")
     page.page.keyboard.press("Escape")

@@ -15,7 +15,7 @@ from support.golden_checkpoint import write_golden_checkpoint
 from typer.testing import CliRunner
 
 from loadscope.app.cli import app
-from loadscope.app.options import Platform
+from loadscope.app.plan_options import Platform
 from loadscope.app.rank_choice import choose_ranks, parse_ranks
 from loadscope.app.settings import Settings, make_settings
 from loadscope.loader.plan import PLATFORMS
@@ -73,6 +73,38 @@ def test_set_overrides_the_config() -> None:
     assert any(one["code"] == "LS209" for one in document["findings"])
 
 
+def test_plan_names_the_role_and_the_options(model: Path) -> None:
+    document = json.loads(run("plan", model, "--draft", "--platform", "cpu", "--json").stdout)
+    assert (document["role"], document["options"]["platform"]) == ("draft", "cpu")
+    assert (document["options"]["draft"], document["options"]["quantization"]) == (True, None)
+    text = run("plan", model, "--draft", "--no-indexer-fusion", "--set", "rope_theta=1").stdout
+    assert "role draft; platform cuda, no indexer fusion, set rope_theta=1" in text
+
+
+@pytest.mark.parametrize(
+    ("flag", "field", "value"),
+    [
+        ("--draft", "draft", True),
+        ("--fuse-shared-experts", "fuse_shared_experts", True),
+        ("--deepgemm-bmm", "deepgemm_bmm", True),
+        ("--nvfp4-attention-fp8", "nvfp4_attention_fp8", True),
+        ("--nextn-moe-fp8", "nextn_moe_fp8", True),
+        ("--quantization=fp8", "quantization", "fp8"),
+    ],
+)
+def test_every_option_reaches_the_plan(model: Path, flag: str, field: str, value: object) -> None:
+    asked = json.loads(run("plan", model, flag, "--json").stdout)
+    plain = json.loads(run("plan", model, "--json").stdout)
+    assert asked["options"] == {**plain["options"], field: value}
+
+
+def test_explain_tells_the_way_into_the_draft(model: Path) -> None:
+    name = "model.layers.3.eh_proj.weight"
+    document = json.loads(run("explain", model, name, "--draft", "--json").stdout)
+    assert (document["role"], document["outcome"]) == ("draft", "loaded")
+    assert "skipped (beyond_model)" in run("explain", model, name).stdout
+
+
 @pytest.mark.parametrize("name", [GATE, "model.layers.1.mlp.experts.w13_weight"])
 def test_explain_tells_the_way_of_a_name(model: Path, name: str) -> None:
     done = run("explain", model, name, "--tp-size", 2)
@@ -107,6 +139,22 @@ def test_load_proves_and_records(model: Path, tmp_path: Path) -> None:
     assert "fully written" in again.stdout.splitlines()[-1]
 
 
+def test_the_draft_is_loaded_and_fingerprinted(model: Path, tmp_path: Path) -> None:
+    prints = tmp_path / "prints.json"
+    done = run(
+        "load", model, "--draft", "--state-dir", tmp_path / "state", "--fingerprints", prints,
+        "--json",
+    )  # fmt: skip
+    document = json.loads(done.stdout)
+    assert (done.exit_code, document["verdict"], document["role"]) == (0, "pass", "draft")
+    params = json.loads(prints.read_text())["params"]
+    assert "model.eh_proj.weight" in params
+    assert "model.embed_tokens.weight" not in params
+    assert all(
+        one["written"] == one["numel"] for one in params.values() if one["fill"] != "initial"
+    )
+
+
 def test_a_load_that_is_refused_ends_with_1(tmp_path: Path) -> None:
     folder = write_golden_checkpoint("v3-bf16", tmp_path / "broken")
     min(folder.glob("*.safetensors")).unlink()
@@ -122,8 +170,12 @@ def test_a_load_that_is_refused_ends_with_1(tmp_path: Path) -> None:
     [
         (("plan", "{model}", "--tp-size", "0"), "tp_size is 0"),
         (("plan", "{model}", "--tp-size", "x"), "--tp-size"),
-        (("plan", "{model}", "--draft"), "No such option"),
         (("plan", "{model}", "--attn-dp-size", "2"), "No such option"),
+        (("serve", "{model}", "--roles", ""), "expected target, draft, or target,draft"),
+        (("serve", "{model}", "--roles", "teacher"), "'teacher' in 'teacher'"),
+        (("serve", "{model}", "--roles", "draft,draft"), "named twice"),
+        (("serve", "{model}", "--draft", "--roles", "target,draft"), "use --roles target,draft"),
+        (("load", "{model}", "--roles", "draft"), "No such option"),
         (("plan", "{model}", "--set", "nonsense"), "FIELD=VALUE"),
         (("plan", "{model}", "--platform", "abacus"), "abacus"),
         (("plan", "{empty}"), "empty"),

@@ -1,15 +1,93 @@
-"""The examples in the documents run and give what they say."""
+"""The documents say what is: their examples run, and what they name exists."""
 
+import ast
 import doctest
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[1] / "docs"
+from loadscope.app.plan_options import PlanOptions
+from loadscope.loader.events import SKIP_MEANINGS
+from loadscope.loader.families import BUILDERS
+from loadscope.loader.formats import READERS
+from loadscope.loader.model import MODEL_TYPES
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md"]
+LOADER = sorted((ROOT / "loader").glob("*.py"))
 
 
-@pytest.mark.parametrize("name", [path.name for path in sorted(DOCS.glob("*.md"))])
-def test_the_examples_of_a_document_are_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(DOCS.parent)
-    failed, _tried = doctest.testfile(str(DOCS / name), module_relative=False)
+def text_of(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def quoted(name: str) -> set[str]:
+    """Everything that a document sets in code type, outside its blocks."""
+    return set(re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text_of(name), flags=re.DOTALL)))
+
+
+def names_of_tests() -> set[str]:
+    """Test modules, and the test functions in them."""
+    found = set()
+    for path in (ROOT / "tests").glob("test_*.py"):
+        found.add(path.stem)
+        nodes = ast.walk(ast.parse(path.read_text()))
+        found |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_examples_of_a_document_are_true(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    failed, _tried = doctest.testfile(str(page), module_relative=False)
     assert failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_test_that_a_document_names_exists(page: Path) -> None:
+    named = set(re.findall(r"\btest_[a-z0-9_]+", page.read_text()))
+    assert named - names_of_tests() == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_document_names_exists(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
+    paths = re.findall(r"\b(?:docs|loader|tests|kernels|benchmarks)/[\w./-]*\w", page.read_text())
+    wanted = [page.parent / link for link in links] + [ROOT / path for path in paths]
+    assert [str(path) for path in wanted if not path.exists()] == []
+
+
+def test_every_format_is_documented() -> None:
+    assert READERS.keys() - quoted("formats.md") == set()
+
+
+def test_every_family_is_documented() -> None:
+    assert BUILDERS.keys() - quoted("formats.md") == set()
+    assert [name for name in MODEL_TYPES if name not in text_of("formats.md")] == []
+
+
+def test_every_option_of_a_plan_is_documented() -> None:
+    options = {"--" + one.name.strip("_").replace("_", "-") for one in fields(PlanOptions)}
+    named = {word for code in quoted("formats.md") for word in code.split()}
+    assert options - named == set()
+
+
+def test_every_reason_for_a_skip_is_in_the_glossary() -> None:
+    sources = [p.read_text() for p in (ROOT / "loader").rglob("*.py") if p.stem != "events"]
+    given = {reason for reason in SKIP_MEANINGS if any(f'"{reason}"' in text for text in sources)}
+    assert given - quoted("glossary.md") == set()
+
+
+def test_every_loader_module_is_in_the_architecture() -> None:
+    modules = {path.stem for path in LOADER if path.stem != "__init__"}
+    assert modules - quoted("architecture.md") == set()
+
+
+@pytest.mark.parametrize(
+    "label", [*(f"A{n}" for n in range(1, 41)), *(f"D{n}" for n in range(1, 6))]
+)
+def test_every_trap_of_the_reference_is_answered(label: str) -> None:
+    assert re.search(rf"\b{label}\b", text_of("differences.md"))

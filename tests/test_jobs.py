@@ -16,7 +16,7 @@ from loadscope.app.live import Live
 from loadscope.app.readiness import reasons_against
 from loadscope.app.settings import Settings
 from loadscope.app.store import Store
-from loadscope.app.stream import Tick
+from loadscope.app.tick import Tick
 from loadscope.loader.control import Control
 from loadscope.loader.events import Recorder
 from loadscope.loader.topology import Layout
@@ -53,7 +53,7 @@ def is_moving(row: dict[str, Any]) -> bool:
 
 
 def addresses(server: Serving) -> dict[str, int]:
-    (store,) = server.services.jobs.stores.values()
+    (store,) = server.services.jobs.stores["target"].values()
     return {name: tensor.data_ptr() for name, tensor in store.parameters.items()}
 
 
@@ -70,7 +70,7 @@ def damaged(disk: Path) -> Path:
 
 def test_a_reload_fills_the_same_memory(server: Serving) -> None:
     before = addresses(server)
-    assert server.reload("good").json() == {"load": 2, "url": "/loads/2"}
+    assert server.reload("good").json() == {"load": 2, "loads": [2], "url": "/loads/2"}
     assert server.wait()["state"]["verdict"] == "pass"
     assert addresses(server) == before
     assert server.get("/readyz")["ready"]
@@ -110,14 +110,14 @@ def test_unknown_fields_are_named(server: Serving) -> None:
 @pytest.mark.parametrize("fault", ["damaged", "misfit", "empty"])
 def test_a_refused_reload_leaves_the_weights_alone(server: Serving, disk: Path, fault: str) -> None:
     folder = {"damaged": damaged, "misfit": misfit, "empty": empty}[fault](disk)
-    before = addresses(server), server.services.jobs.stores[0].epoch
+    before = addresses(server), server.services.jobs.stores["target"][0].epoch
     answer = server.reload(folder.name)
     assert answer.status_code == 422
     problem = answer.json()
     assert problem["load"] == 2
     assert str(disk) not in answer.text
     assert fault == "empty" or any(f["level"] == "error" for f in problem["findings"])
-    assert (addresses(server), server.services.jobs.stores[0].epoch) == before
+    assert (addresses(server), server.services.jobs.stores["target"][0].epoch) == before
     assert server.get("/readyz")["ready"]
     record = server.get("/loads/2")
     assert (record["status"], record["verdict"]) == ("refused", "fail")
@@ -326,7 +326,7 @@ class Rank:
     ],
 )
 def test_readiness(ranks: dict[int, Rank], is_writing: bool, words: str | None) -> None:
-    reasons = reasons_against(ranks, None, is_writing=is_writing)
+    reasons = reasons_against({"target": ranks}, None, is_writing=is_writing)
     assert (words is None) == (reasons == [])
     assert words is None or words in reasons[0]
 

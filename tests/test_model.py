@@ -118,15 +118,19 @@ def test_fewer_layers_on_purpose_warns_and_by_mistake_fails() -> None:
     "entry",
     [
         {"quant_method": "awq"},
-        {"quant_method": "fp8"},
-        {"quant_method": "fp8", "weight_block_size": [64, 64]},
+        {"quant_method": "fp8", "activation_scheme": "sometimes"},
+        {"quant_method": "fp8", "weight_block_size": [64]},
+        {"quant_method": "awq", "bits": 8, "group_size": 128},
+        {"quant_method": "compressed-tensors"},
+        {"quant_method": "gptq"},
         {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "static"},
         {"quant_method": "fp8", "weight_block_size": [128, 128], "ignored_layers": "lm_head"},
         {},
     ],
 )
 def test_a_quantisation_that_is_not_supported_is_refused_with_what_was_found(entry: Any) -> None:
-    plan = make_plan(in_memory({**CONFIG, "quantization_config": entry}))
+    specs = checkpoint_specs(dict(CONFIG))
+    plan = make_plan(in_memory({**CONFIG, "quantization_config": entry}, specs))
     assert [f.code for f in plan.findings if f.level == "error"] == ["LS205"]
     assert json.dumps(plan.findings[0].as_json())
 

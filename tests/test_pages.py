@@ -20,6 +20,7 @@ from loadscope.app import pages, static
 from loadscope.app.pages import page_router
 from loadscope.app.panels import PANELS, format, views
 from loadscope.app.panels.snapshot import IDLE, blank
+from loadscope.app.roles import Role
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 STATIC = Path(static.__file__).parent
@@ -70,7 +71,7 @@ def snapshot(**changes: Any) -> dict[str, Any]:
             {"row": 1, "column": 1, "total": 8, "written": 7, "parameters": 2, "unexpected": 1},
         ],
     }
-    return {"v": 12, "load": 3, "state": state, "grid": grid, "throughput": []}
+    return {"v": 12, "load": 3, "role": "target", "state": state, "grid": grid, "throughput": []}
 
 
 FAILED = snapshot(
@@ -85,10 +86,18 @@ FAILED = snapshot(
     },
     store={"state": "poisoned", "epoch": 5},
 )
+BOTH = {
+    **snapshot(role="target"),
+    "also": [
+        {**snapshot(role="draft", status="waiting", bytes_done=0), "load": 4, "role": "draft"}
+    ],
+    "together": {**snapshot()["state"], "bytes_total": 2000, "sentence": "both"},
+}
 SNAPSHOTS = {
     "before the first load": {
         "v": 0,
         "load": None,
+        "role": None,
         "state": {"load": None, "status": "idle"},
         "grid": None,
         "throughput": [],
@@ -98,6 +107,7 @@ SNAPSHOTS = {
     "paused": snapshot(paused=True, status="paused"),
     "finished": snapshot(status="finished", verdict="fail", finished_t=9.0, mean_bps=5.0),
     "failed": FAILED,
+    "two roles": BOTH,
 }
 
 
@@ -207,6 +217,44 @@ def test_a_failure_says_what_to_do() -> None:
 )
 def test_the_time_left_is_honest(changes: dict[str, Any], eta: str) -> None:
     assert f'data-f="eta">{eta}<' in page("/ui/", snapshot(**changes))
+
+
+def test_a_lone_target_has_no_chip() -> None:
+    chips = re.findall(r'data-f="chip"[^>]*>([^<]*)<', page("/ui/", snapshot()))
+    assert set(chips) == {""}
+
+
+def test_two_roles_have_a_card_and_chips_each() -> None:
+    text = page("/ui/", BOTH)
+    cards = [
+        a["data-key"] for _t, a in Elements(text).found if "coverage" in str(a.get("class")).split()
+    ]
+    assert sorted(filter(None, cards)) == ["draft", "target"]
+    assert 'data-f="word">Loading<' in text
+    assert 'data-f="word">Waiting<' in text
+    assert "500 B of 2.0 kB" in text
+    assert '<span class="badge">target · load 3</span>' in text
+    assert '<span class="badge">draft · load 4</span>' in text
+    chips = re.findall(r'data-f="chip"[^>]*>([^<]*)<', text)
+    assert {"target", "draft"} < set(chips)
+
+
+def test_a_page_of_one_load_of_an_update_shows_it_alone() -> None:
+    text = page("/ui/loads/4", BOTH)
+    assert 'data-load="4"' in text
+    assert "draft · load 4" in text
+    assert "target · load 3" not in text
+
+
+@pytest.mark.parametrize("roles", [("target",), ("target", "draft")])
+def test_the_mapping_page_offers_the_roles_that_are_served(roles: tuple[Role, ...]) -> None:
+    app = FastAPI()
+    app.include_router(page_router(lambda: snapshot(), roles))
+    text = TestClient(app).get("/ui/mapping").text
+    offered = re.search(r"<label( hidden)?>role\s+<select.*?</select>", text, re.S)
+    assert offered is not None
+    assert (offered[1] is None) == (len(roles) > 1)
+    assert re.findall(r"<option>(\w+)", offered[0]) == list(roles)
 
 
 def test_a_page_of_another_load_starts_blank() -> None:

@@ -167,6 +167,44 @@ def test_one_server_per_state_directory(tmp_path: Path) -> None:
     assert lock_server(tmp_path) is not None
 
 
+def test_a_file_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    store = Store(tmp_path, LIMIT)
+    recorded_load(store), recorded_load(store)
+    store.close()
+    with sqlite3.connect(tmp_path / "loads.db") as db:
+        for column in ("update_id", "role"):
+            db.execute(f"ALTER TABLE load DROP COLUMN {column}")
+        db.execute("PRAGMA user_version=1")
+    again = Store(tmp_path, LIMIT)
+    rows = again.queries.loads(10)
+    assert [(row["id"], row["update_id"], row["role"]) for row in rows] == [
+        (2, 2, "target"), (1, 1, "target"),
+    ]  # fmt: skip
+    assert again.create_load("load", "folder", "/x", 1.0) == 3
+
+
+def test_loads_of_one_update_are_found_from_each_of_them(store: Store) -> None:
+    first = store.create_load("serve", "folder", "/x", 1.0, "target")
+    second = store.create_load("serve", "folder", "/x", 1.0, "draft", first)
+    other = store.create_load("serve", "folder", "/x", 1.0)
+    members = [(first, "target"), (second, "draft")]
+    assert store.queries.members(first) == store.queries.members(second) == members
+    assert store.queries.members(other) == [(other, "target")]
+
+
+def test_the_newest_update_stays_whole(tmp_path: Path) -> None:
+    store = Store(tmp_path, 2**20)
+    old = recorded_load(store, filler="x" * 900_000)
+    first = store.create_load("serve", "folder", "/x", 1.0, "target")
+    second = store.create_load("serve", "folder", "/x", 1.0, "draft", first)
+    for load in (first, second):
+        store.put_plan(load, f"new-{load}", os.urandom(900_000))
+        store.finish(load, "finished", 2000.0, {}, 0)
+    store.settle()
+    assert {row["id"] for row in store.queries.loads(10)} == {first, second}
+    assert store.queries.load(old) is None
+
+
 def test_a_file_of_a_newer_program_is_refused(tmp_path: Path) -> None:
     Store(tmp_path, LIMIT).close()
     with sqlite3.connect(tmp_path / "loads.db") as db:

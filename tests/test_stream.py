@@ -17,7 +17,8 @@ from loadscope.app.main import create_app
 from loadscope.app.server import Server, bind, url_of
 from loadscope.app.services import Services
 from loadscope.app.settings import Settings
-from loadscope.app.stream import MAX_POINTS, Full, Hub, Tick, delta, snapshot, thin
+from loadscope.app.stream import Full, Hub
+from loadscope.app.tick import MAX_POINTS, Picture, Tick, delta, snapshot, thin
 from loadscope.loader.checkpoint import open_checkpoint
 
 GRID = {"rows": ["0", "1"], "columns": ["attn"], "cells": [{"row": 0}, {"row": 1}]}
@@ -25,11 +26,12 @@ GRID = {"rows": ["0", "1"], "columns": ["attn"], "cells": [{"row": 0}, {"row": 1
 
 def tick(version: int, written: tuple[int, int], versions: tuple[int, int], load: int = 3) -> Tick:
     points = [(float(v), v * 10) for v in range(1, version + 1)]
-    return Tick(
-        version=version, t=float(version), state={"bytes_done": version}, load=load, since=1,
-        grid=GRID, written=written, cell_versions=versions, points=points,
-        point_versions=list(range(1, version + 1)), count=version,
+    picture = Picture(
+        load=load, role="target", state={"bytes_done": version}, grid=GRID, written=written,
+        cell_versions=versions, points=points, point_versions=list(range(1, version + 1)),
+        count=version,
     )  # fmt: skip
+    return Tick(version=version, t=float(version), loads=[picture], since=1)
 
 
 def test_a_snapshot_holds_everything() -> None:

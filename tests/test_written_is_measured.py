@@ -14,7 +14,7 @@ from support.names import is_draft, one_of_each_pattern
 from support.random_models import Case
 from support.readers import withholding
 
-from loadscope.loader import fingerprints, rank_load
+from loadscope.loader import fingerprints, rank_load, write
 from loadscope.loader.checkpoint import open_checkpoint
 from loadscope.loader.fingerprints import PATTERNS, fingerprint
 from loadscope.loader.parameters import ParameterStore
@@ -55,12 +55,12 @@ def test_a_tensor_that_the_execution_drops_is_not_counted_as_written(
 def test_a_copy_that_forgets_its_last_row_is_not_counted_as_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = rank_load._copy_rows
+    right = write._copy_rows
 
     def wrong(piece: Any, rows: Any, target: Any, first: int, count: int) -> int:
         return right(piece, rows[:-1], target, first, count - 1) if count > 1 else 0
 
-    monkeypatch.setattr(rank_load, "_copy_rows", wrong)
+    monkeypatch.setattr(write, "_copy_rows", wrong)
     found = unwritten(fingerprints_of(folder, LAYOUT, 0))
     assert found["model.layers.0.mlp.down_proj.weight"] == CONFIG["intermediate_size"]
 

@@ -1,30 +1,48 @@
 """The load that a request is about, or the problem that there is none."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
-from loadscope.app.archive import NoSuchLoad
+from loadscope.app.api.requests import Json
+from loadscope.app.archive import NoSuchLoad, NoSuchRole
 from loadscope.app.load_view import LoadView
 from loadscope.app.problems import Problem
+from loadscope.app.roles import Role
 from loadscope.app.services import Services
 from loadscope.loader.plan import Plan
 
 
-def any_view(services: Services, load: int | None) -> LoadView:
-    """The load with this id, or the newest; it may have no plan."""
-    try:
-        return services.archive.get(load)
-    except NoSuchLoad as missing:
-        raise Problem(404, "no-such-load", str(missing)) from None
+def any_view(services: Services, load: int | None, role: Role | None = None) -> LoadView:
+    """The load with this id, or the newest; it may have no plan. `role` chooses in its update."""
+    with told():
+        return services.archive.get(load, role)
 
 
-def planned_view(services: Services, load: int | None) -> tuple[LoadView, Plan]:
+def planned_view(
+    services: Services, load: int | None, role: Role | None = None
+) -> tuple[LoadView, Plan]:
     """The load with this id, or the newest that has a plan, and the plan."""
-    try:
-        view = services.archive.planned(load)
-    except NoSuchLoad as missing:
-        raise Problem(404, "no-such-load", str(missing)) from None
+    with told():
+        view = services.archive.planned(load, role)
     assert view.plan is not None, f"load {view.load} was chosen for its plan"
     return view, view.plan
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What is not there, as the problem that says so."""
+    try:
+        yield
+    except NoSuchLoad as missing:
+        raise Problem(404, "no-such-load", str(missing)) from None
+    except NoSuchRole as missing:
+        raise Problem(404, "no-such-role", str(missing), served=missing.served) from None
+
+
+def answer(view: LoadView, page: dict[str, Any]) -> Json:
+    """A collection about one load, with the role that it loads."""
+    return Json({**page, "role": view.role})
 
 
 def chosen_ranks(view: LoadView, plan: Plan, rank: int | None) -> Sequence[int]:
@@ -35,5 +53,5 @@ def chosen_ranks(view: LoadView, plan: Plan, rank: int | None) -> Sequence[int]:
     if rank is not None:
         return (rank,)
     with view.lock:
-        loaded = sorted(view.state.ranks)
+        loaded = sorted(view.shown.ranks)
     return loaded or range(world)

@@ -45,14 +45,15 @@ class Empty(BaseModel):
 def reload(services: ServicesDep, order: Reload) -> Json:
     """Plan the checkpoint, then load it in place: parameters keep their addresses.
 
-    A plan that fails or does not fit is refused; what was loaded stays as it was.
+    One load per served role, one after another. If the plan of any role fails or does not fit,
+    all are refused and what was loaded stays as it was.
     """
     try:
         path = services.roots.resolve(order.source.path)
     except OutsideRoots as refused:
         raise Problem(403, "outside-roots", str(refused), roots=services.roots.names) from None
     try:
-        load = services.jobs.start(path, "reload")
+        loads = services.jobs.start(path, "reload")
     except Busy as busy:
         url = None if busy.load is None else f"/loads/{busy.load}"
         raise Problem(409, "busy", str(busy), load=busy.load, url=url) from None
@@ -62,10 +63,11 @@ def reload(services: ServicesDep, order: Reload) -> Json:
             "refused",
             f"{refused}; what was loaded before is untouched",
             load=refused.load,
+            role=refused.role,
             url=f"/loads/{refused.load}",
             findings=[one.as_json() for one in refused.findings],
         ) from None
-    return Json({"load": load, "url": f"/loads/{load}"}, 202)
+    return Json({"load": loads[0], "loads": loads, "url": f"/loads/{loads[0]}"}, 202)
 
 
 def _hold(services: Services, *, paused: bool) -> Json:

@@ -5,13 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from loadscope.app.api import examples
-from loadscope.app.api.chosen import any_view, chosen_ranks
+from loadscope.app.api.chosen import answer, any_view, chosen_ranks
 from loadscope.app.api.requests import (
     Cursor,
     Json,
     Limit,
     LoadId,
     Rank,
+    RoleName,
     collection,
     decode_cursor,
     encode_cursor,
@@ -35,6 +36,7 @@ def events(
     rank: Rank = None,
     param: Annotated[str | None, Query(max_length=400)] = None,
     name: Name = None,
+    role: RoleName = None,
     load: LoadId = None,
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -43,7 +45,7 @@ def events(
 
     Numbers never change, so pages neither miss nor repeat an event while the load runs.
     """
-    view = any_view(services, load)
+    view = any_view(services, load, role)
     if view.plan is not None:
         chosen_ranks(view, view.plan, rank)
     key = decode_cursor(cursor, int)
@@ -55,4 +57,4 @@ def events(
         limit=limit,
     )
     next_cursor = encode_cursor(page.last_seq) if page.last_seq is not None else None
-    return Json(collection(page.items, page.total, next_cursor))
+    return answer(view, collection(page.items, page.total, next_cursor))

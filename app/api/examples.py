@@ -22,7 +22,7 @@ FINDING = {
 
 
 def _page(item: object) -> dict[str, Any]:
-    return {"items": [item], "total": 1, "next": None}
+    return {"items": [item], "total": 1, "next": None, "role": "target"}
 
 
 MAPPING = {
@@ -91,11 +91,13 @@ COVERAGE = {
         {"row": 1, "column": 0, "total": 256, "written": 256, "parameters": 1, "unexpected": 0}
     ],
     "load": 1,
+    "role": "target",
     "verdict": "pass",
     "sentence": "291 of 291 parameters fully written, 122 pairs closed, 41 tensors skipped, "
     "all expected",
     "parameters_total": 291,
     "parameters_full": 291,
+    "shared": [],
 }
 SKIPS = _page(
     {
@@ -108,6 +110,30 @@ SKIPS = _page(
         "meaning": SKIP_MEANINGS["beyond_model"],
     }
 )
+FUSED = "model.layers.2.self_attn.fused_qkv_a_proj_with_mqa"
+QUANT = {
+    "format": "modelopt_fp4",
+    "method": "modelopt_fp4",
+    "fields": {"group_size": 16},
+    "entries_total": 2_552,
+    "matched": 1_840,
+    "never_matched": {"count": 712, "examples": ["language_model.model.layers.61.eh_proj"]},
+    "schemes": [{"scheme": "plain", "modules": 1_840, "layers": "0-60"}],
+    **_page(
+        {
+            "module": "model.layers.{layer}.self_attn.fused_qkv_a_proj_with_mqa",
+            "layers": "0-60",
+            "count": 61,
+            "example": FUSED,
+            "scheme": "plain",
+            "decided_by": "exclude_modules entry 'model.layers.2.self_attn*'",
+            "dtypes": ["BF16"],
+            "agree": True,
+            "disagreements": [],
+        }
+    ),
+    "load": 1,
+}
 PAIRINGS = _page(
     {
         "param": "model.layers.0.self_attn.fused_qkv_a_proj_with_mqa.weight",
@@ -170,6 +196,9 @@ EVENTS = _page(
 )
 PLAN = {
     "verdict": "pass",
+    "checkpoint": "demo",
+    "role": "target",
+    "options": {"platform": "cuda", "indexer_fusion": True, "draft": False},
     "model": {"model_type": "deepseek_v3", "num_hidden_layers": 8},
     "layout": {"tp_size": 8, "ep_size": 1, "pp_size": 1, "ranks": 8},
     "digest": "2eba4ecce5bc6009ea6229a661f40fdb32bcfd8285df135e0439330615d9f4ad",
@@ -181,6 +210,8 @@ PLAN = {
 LOAD_ROW = {
     "id": 1,
     "url": "/loads/1",
+    "role": "target",
+    "update": 1,
     "status": "finished",
     "origin": "demo",
     "source": "demo",
@@ -193,7 +224,7 @@ LOAD_ROW = {
     "bytes": 92_274_432,
     "seconds": 20.3,
 }
-LOADS = _page(LOAD_ROW)
+LOADS = {"items": [LOAD_ROW], "total": 1, "next": None}
 LOAD = {
     **LOAD_ROW,
     "state": {"load": 1, "status": "finished", "verdict": "pass"},
@@ -211,7 +242,9 @@ def _problem(status: int, slug: str, detail: str, **extra: object) -> dict[str, 
 RELOAD_RESPONSES: dict[int | str, dict[str, Any]] = {
     202: {
         "description": "planned and accepted; it loads now",
-        "content": {"application/json": {"example": {"load": 4, "url": "/loads/4"}}},
+        "content": {
+            "application/json": {"example": {"load": 4, "loads": [4, 5], "url": "/loads/4"}}
+        },
     },
     403: _problem(403, "outside-roots", "no such path inside the roots", roots=["demo"]),
     409: _problem(409, "busy", "load 3 is running", load=3, url="/loads/3"),

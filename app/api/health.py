@@ -14,7 +14,10 @@ NOT_READY: dict[int | str, dict[str, Any]] = {
         "description": "not ready",
         "content": {
             "application/json": {
-                "example": {"ready": False, "reasons": ["rank 0: weights are being written"]}
+                "example": {
+                    "ready": False,
+                    "reasons": ["weights are being written: load 4 is running"],
+                }
             }
         },
     }

@@ -19,7 +19,7 @@ from loadscope.app.load_findings import load_findings
 from loadscope.app.load_rows import live_state, load_row
 from loadscope.app.problems import Problem
 from loadscope.app.services import Services, ServicesDep
-from loadscope.app.stream import thin
+from loadscope.app.tick import thin
 
 router = APIRouter(tags=["loads"])
 
@@ -31,7 +31,7 @@ def list_loads(services: ServicesDep, limit: Limit = 50, cursor: Cursor = None) 
     key = decode_cursor(cursor, int)
     queries = services.store.queries
     found = queries.loads(limit + 1, before=key[0] if key is not None else None)
-    now, live = services.clock(), services.live.view
+    now, live = services.clock(), services.live.views
     page = [load_row(row, live_state(row, live, now)) for row in found[:limit]]
     next_cursor = encode_cursor(page[-1]["id"]) if len(found) > limit else None
     return Json(collection(page, queries.count_loads(), next_cursor))

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
 
-from loadscope.app.api.chosen import chosen_ranks, planned_view
+from loadscope.app.api.chosen import answer, chosen_ranks, planned_view, told
 from loadscope.app.api.examples import MAPPING, SEARCH
 from loadscope.app.api.requests import (
     Cursor,
@@ -13,6 +13,7 @@ from loadscope.app.api.requests import (
     Limit,
     LoadId,
     Rank,
+    RoleName,
     collection,
     decode_cursor,
     encode_cursor,
@@ -23,6 +24,7 @@ from loadscope.app.problems import Problem
 from loadscope.app.services import Services, ServicesDep
 from loadscope.loader.explain import explain, suggest
 from loadscope.loader.search import Match, Wanted, row, search
+from loadscope.loader.tables import FillKind
 
 router = APIRouter(tags=["mapping"])
 MAX_NAME = 400
@@ -35,15 +37,15 @@ Name = Annotated[
         examples=["model.layers.3.mlp.experts.17.gate_proj.weight"],
     ),
 ]
-Role = Annotated[Literal["target", "draft"] | None, Query(description="which model")]
-Outcome = Literal["loaded", "fused", "held", "skipped", "failed", "checkpoint", "initial"]
+# of tensors, and of parameters: how they get their value
+Outcome = Literal["loaded", "fused", "held", "skipped", "failed"] | FillKind
 
 
 @router.get("/mapping", responses=example(MAPPING, "the name's whole way"))
 async def mapping(
     services: ServicesDep,
     name: Name,
-    role: Role = None,
+    role: RoleName = None,
     rank: Rank = None,
     load: LoadId = None,
 ) -> Json:
@@ -51,24 +53,27 @@ async def mapping(
 
     404 with `suggestions` when nothing is meant by the name.
     """
-    view = services.archive.at_hand(load)
+    with told():
+        view = services.archive.at_hand(load, role)
     if view is not None and view.plan is not None and name in view.plan.tensors:
         # a few look-ups in memory: waiting for a thread would take longer
-        return _answer(services, name, role, rank, load)
-    return await run_in_threadpool(_answer, services, name, role, rank, load)
+        return _explained(services, name, role, rank, load)
+    return await run_in_threadpool(_explained, services, name, role, rank, load)
 
 
-def _answer(services: Services, name: str, role: Role, rank: int | None, load: int | None) -> Json:
-    view, plan = planned_view(services, load)
+def _explained(
+    services: Services, name: str, role: RoleName, rank: int | None, load: int | None
+) -> Json:
+    view, plan = planned_view(services, load, role)
     chosen_ranks(view, plan, rank)
-    document = explain(plan, name, rank=rank) if role != "draft" else None
+    document = explain(plan, name, rank=rank)
     if document is None:
         suggestions = suggest(plan, name)
         near = f"; did you mean {suggestions[0]}?" if suggestions else ""
-        detail = f"{name} names no tensor and no parameter of the {role or 'target'} model{near}"
+        detail = f"{name} names no tensor and no parameter of the {view.role} model{near}"
         raise Problem(404, "unknown-name", detail, suggestions=suggestions)
     events = numbers_about(view, document, rank)
-    return Json({**document, "events": events, "load": view.load})
+    return Json({**document, "role": view.role, "events": events, "load": view.load})
 
 
 @router.get("/mapping/search", responses=example(SEARCH, "names in file order, parameters last"))
@@ -80,19 +85,22 @@ def mapping_search(
     rule: Annotated[str | None, Query(max_length=200)] = None,
     layer: Annotated[int | None, Query(ge=0)] = None,
     rank: Rank = None,
+    role: RoleName = None,
     load: LoadId = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Json:
     """Tensors and parameters whose name contains `q` and that fit every filter."""
-    view, plan = planned_view(services, load)
+    view, plan = planned_view(services, load, role)
     chosen_ranks(view, plan, rank)
     matches = search(plan, Wanted(q, outcome, reason, rule, layer, rank))
     start = _place_after(matches, decode_cursor(cursor, str, str))
     page = matches[start : start + limit]
     rest = start + limit < len(matches)
     next_cursor = encode_cursor(*page[-1]) if rest else None
-    return Json(collection([row(plan, match, rank) for match in page], len(matches), next_cursor))
+    return answer(
+        view, collection([row(plan, match, rank) for match in page], len(matches), next_cursor)
+    )
 
 
 def _place_after(matches: list[Match], key: tuple[str, str] | None) -> int:

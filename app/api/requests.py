@@ -13,9 +13,17 @@ from starlette.responses import JSONResponse
 
 from loadscope.app.encoding import dumps
 from loadscope.app.problems import Problem
+from loadscope.app.roles import Role
 
 MAX_LIMIT = 1000
 LoadId = Annotated[int | None, Query(ge=1, description="a load's id; the newest if left out")]
+RoleName = Annotated[
+    Role | None,
+    Query(
+        description="target or draft: which load of an update; "
+        "left out: the one that load= names, else the target if it is served"
+    ),
+]
 Rank = Annotated[int | None, Query(ge=0, description="one rank; all if left out")]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="items in one answer")]
 Cursor = Annotated[

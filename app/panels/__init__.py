@@ -12,7 +12,7 @@ from loadscope.app.panels import (
     skips,
     verdict,
 )
-from loadscope.app.panels.snapshot import IDLE, Snapshot
+from loadscope.app.panels.snapshot import Snapshot, whole
 
 PANELS: Mapping[str, Callable[[Snapshot], object]] = {
     "verdict": verdict.view,
@@ -28,5 +28,5 @@ PANELS: Mapping[str, Callable[[Snapshot], object]] = {
 
 def views(live: Snapshot) -> dict[str, object]:
     """What each panel's template sees, by the panel's name."""
-    whole = {**live, "state": {**IDLE, **live["state"]}}
-    return {name: view(whole) for name, view in PANELS.items()}
+    shown = whole(live)
+    return {name: view(shown) for name, view in PANELS.items()}

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from loadscope.app.panels import format
-from loadscope.app.panels.snapshot import Snapshot
+from loadscope.app.panels.snapshot import Snapshot, chip
 
 FIRST = ("read", "copy")
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
+    chip: str
     name: str
     count: str
     p50: str
@@ -21,17 +22,22 @@ class Kernel:
 
 
 def view(live: Snapshot) -> tuple[Kernel, ...]:
-    """Reads and copies lead; the kernels follow in the order of the state, so no row jumps."""
-    found = live["state"]["kernels"]
-    kernels = {name: found[name] for name in (*FIRST, *found) if name in found}
-    whole = sum(timing["seconds"] for timing in kernels.values())
-    return tuple(row(name, timing, whole) for name, timing in kernels.items())
+    """Role by role; reads and copies lead, kernels follow in the order of the state."""
+    found = [
+        (chip(live, load), name, load["state"]["kernels"][name])
+        for load in live["loads"]
+        for name in dict.fromkeys((*FIRST, *load["state"]["kernels"]))
+        if name in load["state"]["kernels"]
+    ]
+    whole = sum(timing["seconds"] for _chip, _name, timing in found)
+    return tuple(row(*each, whole) for each in found)
 
 
-def row(name: str, timing: dict[str, float], whole: float) -> Kernel:
+def row(role: str, name: str, timing: dict[str, float], whole: float) -> Kernel:
     """One line of the table; share is of the seconds of all steps."""
     busy = timing["seconds"]
     return Kernel(
+        chip=role,
         name=name,
         count=format.count(int(timing["count"])),
         p50=format.seconds(timing["p50_s"]),

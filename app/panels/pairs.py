@@ -1,8 +1,10 @@
 """Tensors that must meet before either can be written."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from loadscope.app.panels.snapshot import Snapshot
+from loadscope.app.panels.snapshot import Snapshot, chip
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +13,7 @@ class Held:
     have: str
     waits_for: str
     rank: int
+    chip: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +30,16 @@ def view(live: Snapshot) -> Pairs:
         closed=state["pairs_closed"],
         total=state["pairs_total"],
         held=tuple(
-            Held(pair["param"], words(pair["have"]), words(pair["waits_for"]), pair["rank"])
-            for pair in state["pairs_held"]
+            held(pair, chip(live, load))
+            for load in live["loads"]
+            for pair in load["state"]["pairs_held"]
         ),
     )
+
+
+def held(pair: Mapping[str, Any], role: str) -> Held:
+    have, waits_for = words(pair["have"]), words(pair["waits_for"])
+    return Held(pair["param"], have, waits_for, pair["rank"], role)
 
 
 def words(names: str | list[str]) -> str:

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from loadscope.app.panels import format
-from loadscope.app.panels.snapshot import Snapshot
+from loadscope.app.panels.snapshot import Snapshot, chip
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
+    chip: str
     rank: int
     status: str
     bytes_done: int
@@ -17,9 +18,10 @@ class Rank:
 
 
 def view(live: Snapshot) -> tuple[Rank, ...]:
-    """In the order of the ranks."""
+    """Role by role, in the order of the ranks."""
     return tuple(
         Rank(
+            chip=chip(live, load),
             rank=rank["rank"],
             status=rank["status"],
             bytes_done=rank["bytes_done"],
@@ -27,5 +29,6 @@ def view(live: Snapshot) -> tuple[Rank, ...]:
             size=format.size(rank["bytes_done"]),
             seconds=format.seconds(rank["seconds"]),
         )
-        for rank in live["state"]["ranks"]
+        for load in live["loads"]
+        for rank in load["state"]["ranks"]
     )

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from loadscope.app.panels.snapshot import Snapshot, State
+from loadscope.app.panels.snapshot import Snapshot, State, chip
 
 WORDS = {
     "idle": "Idle",
     "planning": "Planning",
+    "waiting": "Waiting",
     "loading": "Loading",
     "paused": "Paused",
     "finished": "Finished",
@@ -42,6 +43,7 @@ class Verdict:
     model: str
     source: str
     layout: str
+    loads: tuple[str, ...]
     paced: bool
     failure: Failure | None
 
@@ -58,16 +60,23 @@ def view(live: Snapshot) -> Verdict:
         model=state["model"] or "",
         source=state["source"] or "",
         layout=layout(state),
+        loads=loads(live),
         paced=bool(state["paced"]),
         failure=failure(state),
     )
+
+
+def loads(live: Snapshot) -> tuple[str, ...]:
+    """ "load 3"; with roles "target · load 3", "draft · load 4"."""
+    named = [(chip(live, load), f"load {load['load']}") for load in live["loads"] if load["load"]]
+    return tuple(" · ".join(filter(None, words)) for words in named)
 
 
 def shown_status(state: State) -> str:
     """A poisoned store outranks the failure that poisoned it; a held loader outranks its phase."""
     if state["store"]["state"] == "poisoned":
         return "poisoned"
-    if state["paused"] and state["status"] in ("planning", "loading"):
+    if state["paused"] and state["status"] in ("planning", "waiting", "loading"):
         return "paused"
     return str(state["status"])
 

@@ -10,7 +10,7 @@ const MOST_EXPERT_GRIDS = 8;
 
 export function mountDrill(live) {
   const drill = new Drill(live, $("#drill"));
-  return (row, column, opener) => drill.open(row, column, opener);
+  return (role, row, column, opener) => drill.open(role, row, column, opener);
 }
 
 class Drill {
@@ -21,15 +21,24 @@ class Drill {
     setInterval(() => this.refresh(), REFRESH_MS);
   }
 
-  open(row, column, opener) {
-    Object.assign(this, { row, column, opener, isFinal: false });
+  open(role, row, column, opener) {
+    Object.assign(this, { role, row, column, opener, isFinal: false });
     this.nodes.clear();
     this.body.replaceChildren(el("p", { class: "empty" }, "Fetching …"));
-    text($("#drill-title"), `${/^\d+$/.test(row) ? `layer ${row}` : row} · ${column}`);
+    const words = [/^\d+$/.test(row) ? `layer ${row}` : row, column, this.chip];
+    text($("#drill-title"), words.filter(Boolean).join(" · "));
     fill(this.root, { summary: "" });
     show(this.root, true);
     $("#drill-title").focus();
     this.fetch();
+  }
+
+  get chip() {
+    return this.live.chip(this.live.of(this.role));
+  }
+
+  get load() {
+    return this.live.of(this.role).load;
   }
 
   close() {
@@ -50,7 +59,7 @@ class Drill {
     const { signal } = this.request;
     try {
       const answer = await get(
-        path("/coverage", this.row, this.column) + query({ load: this.live.load }),
+        path("/coverage", this.row, this.column) + query({ load: this.load }),
         signal,
       );
       await this.draw(answer.items, signal);
@@ -75,7 +84,7 @@ class Drill {
 
   parameter(item) {
     const key = `${item.rank} ${item.name}`;
-    if (!this.nodes.has(key)) this.nodes.set(key, makeParameter(item));
+    if (!this.nodes.has(key)) this.nodes.set(key, makeParameter(item, this.chip));
     const node = this.nodes.get(key);
     $("progress", node).value = item.written;
     fill(node, { written: `${percent(item.written, item.elements)} of ${count(item.elements)} elements` });
@@ -83,10 +92,10 @@ class Drill {
   }
 
   async experts(item, signal) {
-    const url = path("/parameters", item.name, "slots") + query({ rank: item.rank, load: this.live.load });
+    const url = path("/parameters", item.name, "slots") + query({ rank: item.rank, load: this.load });
     const answer = await get(url, signal);
     if (answer.items.length)
-      drawExperts($(".experts", this.nodes.get(`${item.rank} ${item.name}`)), item, answer.items);
+      drawExperts($(".experts", this.nodes.get(`${item.rank} ${item.name}`)), item, answer.items, this.chip);
   }
 }
 
@@ -94,8 +103,8 @@ function isStacked(item) {
   return /\.experts\./.test(item.name);
 }
 
-function makeParameter(item) {
-  const href = `/ui/mapping${query({ name: item.name, rank: item.rank })}`;
+function makeParameter(item, role) {
+  const href = `/ui/mapping${query({ name: item.name, rank: item.rank, role })}`;
   return el(
     "section",
     { class: "cellparam" },

@@ -10,14 +10,14 @@ const STEPS = { ArrowLeft: -1, ArrowRight: 1 };
 const pictures = new WeakMap();
 
 /** Draws into a container; the same container keeps its canvas and its pointer. */
-export function drawExperts(container, item, slots) {
-  if (!pictures.has(container)) pictures.set(container, new Experts(container, item));
+export function drawExperts(container, item, slots, role) {
+  if (!pictures.has(container)) pictures.set(container, new Experts(container, item, role));
   pictures.get(container).draw(slots);
 }
 
 class Experts {
-  constructor(container, item) {
-    Object.assign(this, { container, item, slots: [], at: null });
+  constructor(container, item, role) {
+    Object.assign(this, { container, item, role, slots: [], at: null });
     this.canvas = el("canvas", {
       tabindex: 0,
       role: "application",
@@ -105,6 +105,7 @@ class Experts {
   open() {
     if (this.at === null) return;
     const { expert } = this.slots[this.at];
-    location.href = `/ui/mapping${query({ name: this.item.name, rank: this.item.rank, expert })}`;
+    const { name, rank } = this.item;
+    location.href = `/ui/mapping${query({ name, rank, expert, role: this.role })}`;
   }
 }

@@ -16,19 +16,47 @@ export function mountFindings(live) {
 
 /** The stream carries counts; the texts are asked for when a count changes. */
 async function ask(known, live) {
-  const { findings, status } = live.state;
-  const isBroken = status === "refused" || status === "failed";
-  const wanted = [live.load, isBroken, ...ORDER.map((level) => findings[level])].join(" ");
+  const wanted = live.loads.map(facts).join();
   if (known.asked === wanted) return;
   known.asked = wanted;
-  // a refusal or a failure adds findings that the plan's counts do not know
-  const isNone = !isBroken && ORDER.every((level) => !findings[level]);
-  const answer = isNone
-    ? { items: [] }
-    : await get(`/findings${query({ load: live.load, limit: 200 })}`).catch(() => ({ items: [] }));
+  const answers = await Promise.all(live.loads.filter(hasFindings).map((load) => fetchFindings(live, load)));
   if (known.asked !== wanted) return;
-  drawFindings(answer.items, status === "refused");
+  const items = answers.flat();
+  const isRefused = live.state.status === "refused";
+  // a refusal says it louder
+  drawNoDraft(isRefused ? null : items.find(isNoDraft));
+  drawFindings(items, isRefused);
   dirty();
+}
+
+function facts({ load, state }) {
+  return [load, isBroken(state), ...ORDER.map((level) => state.findings[level])].join(" ");
+}
+
+function isBroken({ status }) {
+  return status === "refused" || status === "failed";
+}
+
+/** A refusal or a failure adds findings that the plan's counts do not know. */
+function hasFindings({ state }) {
+  return isBroken(state) || ORDER.some((level) => state.findings[level]);
+}
+
+async function fetchFindings(live, load) {
+  const url = `/findings${query({ load: load.load, limit: 200 })}`;
+  const answer = await get(url).catch(() => ({ items: [] }));
+  return answer.items.map((item) => ({ ...item, chip: live.chip(load) }));
+}
+
+/** The draft layer is announced and not there. */
+function isNoDraft({ code, subject }) {
+  return code === "LS210" && subject === "num_nextn_predict_layers";
+}
+
+function drawNoDraft(found) {
+  show($("#no-draft"), Boolean(found));
+  if (!found) return;
+  text($("#no-draft"), `The config asks for a draft layer, the files have none: ${found.message}`);
 }
 
 function drawFindings(items, isRefused) {
@@ -60,16 +88,17 @@ function row(item) {
   node.dataset.level = item.level;
   $("[data-f=code]", node).dataset.tone = TONES[item.level];
   fill(node, {
+    chip: item.chip,
     code: `${item.level} ${item.code}`,
     subject: item.subject,
     count: item.count > 1 ? `${count(item.count)} names${item.pattern ? ` like ${item.pattern}` : ""}` : "",
     message: item.message,
     fix: item.fix ? `→ ${item.fix}` : "",
   });
-  if (item.example && item.example !== item.subject) example($("[data-f=example]", node), item.example);
+  if (item.example && item.example !== item.subject) example($("[data-f=example]", node), item);
   return node;
 }
 
-function example(node, name) {
-  node.append("For example ", el("a", { class: "name", href: `/ui/mapping${query({ name })}` }, name));
+function example(node, { example: name, chip: role }) {
+  node.append("For example ", el("a", { class: "name", href: `/ui/mapping${query({ name, role })}` }, name));
 }

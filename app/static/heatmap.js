@@ -8,33 +8,30 @@ import { dirty } from "./paint.js";
 const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 const ANNOUNCE_MS = 5_000;
 
-export function mountHeatmap(live, openCell) {
-  return new Heatmap(live, openCell).draw;
-}
-
-class Heatmap {
-  constructor(live, openCell) {
-    Object.assign(this, { live, openCell, canvas: $("#heat"), at: null, grid: null, announcedAt: 0 });
+export class Heatmap {
+  /** open(row, column, opener) is called for a chosen cell. */
+  constructor(root, open) {
+    Object.assign(this, { root, openCell: open, canvas: $("canvas", root), at: null, grid: null });
+    Object.assign(this, { map: $(".map", root), tip: $(".tip", root), announcedAt: 0 });
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => this.leave());
     this.canvas.addEventListener("click", (event) => this.click(event));
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     this.canvas.addEventListener("focus", dirty);
     this.canvas.addEventListener("blur", () => this.leave());
-    new ResizeObserver(dirty).observe($("#map").parentElement);
+    new ResizeObserver(dirty).observe(root);
   }
 
-  draw = () => {
-    const { grid } = this.live;
+  draw(load) {
+    const { grid } = load;
     const isEmpty = !grid || !grid.cells.length;
-    $("#coverage").toggleAttribute("data-empty", isEmpty);
-    show($("#coverage-empty"), isEmpty);
-    if (isEmpty || $("#coverage").dataset.view !== "map") return;
+    this.root.toggleAttribute("data-empty", isEmpty);
+    if (isEmpty || this.root.dataset.view !== "map") return;
     if (grid !== this.grid) this.adopt(grid);
     this.places = this.arrange();
-    if (paintGrid(this.canvas, this.places, this.live, this.at)) dirty();
+    if (paintGrid(this.canvas, this.places, load, this.at)) dirty();
     if (this.at && performance.now() - this.announcedAt > ANNOUNCE_MS) this.announce();
-  };
+  }
 
   adopt(grid) {
     this.grid = grid;
@@ -44,7 +41,7 @@ class Heatmap {
 
   arrange() {
     const context = this.canvas.getContext("2d");
-    const width = $("#map").clientWidth;
+    const width = this.map.clientWidth;
     context.font = labelFont(width);
     return arrange(this.grid, width, (words) => context.measureText(words).width);
   }
@@ -57,7 +54,7 @@ class Heatmap {
   }
 
   leave() {
-    show($("#tip"), false);
+    show(this.tip, false);
     if (document.activeElement !== this.canvas && $("#drill").hidden) this.at = null;
     dirty();
   }
@@ -85,7 +82,7 @@ class Heatmap {
       row: within(from.row + down, this.grid.rows.length),
       column: within(from.column + right, this.grid.columns.length),
     });
-    show($("#tip"), false);
+    show(this.tip, false);
   }
 
   move(at) {
@@ -106,8 +103,8 @@ class Heatmap {
 
   announce() {
     this.announcedAt = performance.now();
-    text($("#cell"), this.words(" · "));
-    if (!$("#tip").hidden) text($("#tip"), this.words("\n"));
+    text($(".readout", this.root), this.words(" · "));
+    if (!this.tip.hidden) text(this.tip, this.words("\n"));
   }
 
   /** The cell in words: what the colour says to the eye. */
@@ -122,11 +119,11 @@ class Heatmap {
   }
 
   placeTip() {
-    const tip = $("#tip");
+    const { map, tip } = this;
     show(tip, true);
     text(tip, this.words("\n"));
     const left = this.places.x[this.at.column] + this.places.cellWidth + 8;
-    const room = $("#map").clientWidth + $("#map").scrollLeft - tip.offsetWidth - 4;
+    const room = map.clientWidth + map.scrollLeft - tip.offsetWidth - 4;
     tip.style.left = `${left > room ? this.places.x[this.at.column] - tip.offsetWidth - 8 : left}px`;
     tip.style.top = `${Math.min(this.places.y[this.at.row] + 4, this.places.height - tip.offsetHeight - 4)}px`;
   }

@@ -1,6 +1,6 @@
 // One name's journey, told in order: file, renames, partner, slices, derived tensors, events.
 import { get, query } from "./api.js";
-import { $, breakable, el, svg } from "./dom.js";
+import { $, $$, breakable, el, svg } from "./dom.js";
 import { derivedStation, eventsStation } from "./afterwards.js";
 import { placesStation } from "./places.js";
 import { sourcesStation } from "./sources.js";
@@ -46,7 +46,9 @@ export class Journey {
           placesStation(document),
         ];
     const told = [...stations, derivedStation(document), eventsStation(document)].filter(Boolean);
-    this.root.replaceChildren(head(document, url), el("ol", { class: "stations" }, ...told.map(station)));
+    const stationed = el("ol", { class: "stations" }, ...told.map(station));
+    this.root.replaceChildren(head(document, url, this.asked), stationed);
+    if (this.asked.role) keepRole(this.root, this.asked.role);
   }
 
   follow(event) {
@@ -57,7 +59,15 @@ export class Journey {
   }
 }
 
-function head(document, url) {
+/** Names inside the story belong to the same model. */
+function keepRole(root, role) {
+  for (const link of $$("a[data-name]", root)) {
+    const { name, rank } = link.dataset;
+    link.href = `/ui/mapping${query({ name, rank, role })}`;
+  }
+}
+
+function head(document, url, asked) {
   const isReverse = document.direction === "reverse";
   const outcome = isReverse
     ? document.outcome === "derived"
@@ -69,7 +79,7 @@ function head(document, url) {
   return el(
     "header",
     { class: "title" },
-    el("a", { class: "back", href: "/ui/mapping" }, "← all names"),
+    el("a", { class: "back", href: `/ui/mapping${query({ role: asked.role })}` }, "← all names"),
     el(
       "p",
       {},
@@ -78,6 +88,9 @@ function head(document, url) {
         { class: "badge", "data-tone": isReverse ? "busy" : outcomeTone(document.outcome) },
         outcome,
       ),
+      document.role === "draft" || asked.role
+        ? el("span", { class: "badge role" }, document.role)
+        : null,
       asWritten(document),
     ),
     el("h2", { class: "name" }, ...breakable(document.name)),

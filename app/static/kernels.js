@@ -6,23 +6,30 @@ const FIRST = ["read", "copy"];
 
 export function mountKernels(live) {
   return () => {
-    const kernels = Object.entries(live.state.kernels).sort(([a], [b]) => place(a) - place(b));
-    const whole = kernels.reduce((sum, [, timing]) => sum + timing.seconds, 0);
+    const kernels = live.loads.flatMap((load) => timings(load, live.chip(load)));
+    const whole = kernels.reduce((sum, { timing }) => sum + timing.seconds, 0);
     show($("[data-empty=kernels]"), !kernels.length);
     rows(
       $("#kernels"),
       kernels,
-      ([name]) => name,
+      ({ chip, name }) => `${chip} ${name}`,
       "kernel-row",
-      (node, [name, timing]) => drawKernel(node, name, timing, whole),
+      (node, kernel) => drawKernel(node, kernel, whole),
     );
   };
 }
 
-function drawKernel(node, name, timing, whole) {
+function timings({ state }, chip) {
+  return Object.entries(state.kernels)
+    .sort(([a], [b]) => place(a) - place(b))
+    .map(([name, timing]) => ({ chip, name, timing }));
+}
+
+function drawKernel(node, { chip, name, timing }, whole) {
   $("meter", node).value = whole ? timing.seconds / whole : 0;
   fill(node, {
     name,
+    chip,
     count: count(timing.count),
     p50: seconds(timing.p50_s),
     p90: seconds(timing.p90_s),

@@ -27,7 +27,7 @@ async function fetchPage(cursor) {
 
 function draw(answer, isMore) {
   next = answer.next;
-  const rows = answer.items.map(row);
+  const rows = answer.items.map((load) => row(load, chip(load, answer.items)));
   if (isMore) $("#loads").append(...rows);
   else $("#loads").replaceChildren(...rows);
   const isNone = !$("#loads").childElementCount;
@@ -40,7 +40,13 @@ function draw(answer, isMore) {
   markSame();
 }
 
-function row(load) {
+/** A target that was loaded alone needs no name. */
+function chip(load, all) {
+  const isAlone = !all.some((other) => other.update === load.update && other.id !== load.id);
+  return isAlone && load.role === "target" ? "" : load.role;
+}
+
+function row(load, role) {
   const node = clone("load-row");
   const link = $("[data-f=id]", node);
   link.href = `/ui/loads/${load.id}`;
@@ -52,6 +58,7 @@ function row(load) {
     id: load.id,
     status: WORDS[load.status] ?? load.status,
     source: load.source ?? "–",
+    chip: role,
     sentence: load.sentence ?? "",
     started: moment(load.started_t),
     seconds: seconds(load.seconds),

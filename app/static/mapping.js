@@ -9,6 +9,7 @@ const DEBOUNCE_MS = 120;
 const FILTERS = { q: "#find", outcome: "#outcome", reason: "#reason" };
 const search = new Search(open);
 const journey = new Journey($("#journey"), open);
+const isChoice = $("#role").options.length > 1;
 let timer = null;
 
 startShell();
@@ -20,6 +21,7 @@ $("#search").addEventListener("submit", (event) => {
 $("#find").addEventListener("input", () => typed(DEBOUNCE_MS));
 $("#find").addEventListener("keydown", (event) => event.key === "ArrowDown" && search.focusFirst(event));
 for (const id of ["#outcome", "#reason"]) $(id).addEventListener("change", () => typed(0));
+$("#role").addEventListener("change", chooseRole);
 $("#clear").addEventListener("click", clear);
 addEventListener("popstate", restore);
 restore();
@@ -27,12 +29,18 @@ restore();
 function restore() {
   const address = new URLSearchParams(location.search);
   for (const [key, field] of Object.entries(FILTERS)) $(field).value = address.get(key) ?? "";
-  search.run(filters(), address.get("name"));
+  $("#role").value = address.get("role") ?? $("#role").options[0].value;
+  search.run(filters(), role(), address.get("name"));
   showView(address);
 }
 
 function filters() {
   return Object.fromEntries(Object.entries(FILTERS).map(([key, field]) => [key, $(field).value.trim()]));
+}
+
+/** The chosen role, where more than one is served; the one of the address otherwise. */
+function role() {
+  return isChoice ? $("#role").value : new URLSearchParams(location.search).get("role");
 }
 
 /** Typing replaces the address: one entry in the history per name, not per letter. */
@@ -43,16 +51,16 @@ function typed(delay) {
     history.replaceState(
       null,
       "",
-      `/ui/mapping${query({ ...filters(), name: address.get("name"), rank: address.get("rank") })}`,
+      `/ui/mapping${query({ ...filters(), role: role(), name: address.get("name"), rank: address.get("rank") })}`,
     );
-    search.run(filters(), address.get("name"));
+    search.run(filters(), role(), address.get("name"));
     // a narrow page shows either the list or the journey: who types wants the list
     $("#mapping").dataset.open = "results";
   }, delay);
 }
 
 function open(target) {
-  history.pushState(null, "", `/ui/mapping${query({ ...filters(), ...target })}`);
+  history.pushState(null, "", `/ui/mapping${query({ ...filters(), role: role(), ...target })}`);
   showView(new URLSearchParams(location.search));
   $("#journey").focus({ preventScroll: true });
   scrollTo({ top: 0 });
@@ -63,10 +71,17 @@ function showView(address) {
   $("#mapping").dataset.open = name ? "journey" : "results";
   search.mark(name);
   journey.open(
-    name && { name, rank: address.get("rank"), role: address.get("role"), expert: address.get("expert") },
+    name && { name, rank: address.get("rank"), role: role(), expert: address.get("expert") },
   );
   document.title = `${name ?? "Mapping"} · loadscope`;
   show($("#clear"), Object.values(filters()).some(Boolean));
+}
+
+/** The other model has other names: the list begins anew, the same name is looked up there. */
+function chooseRole() {
+  const address = new URLSearchParams(location.search);
+  history.pushState(null, "", `/ui/mapping${query({ ...filters(), role: role(), name: address.get("name") })}`);
+  restore();
 }
 
 function clear() {

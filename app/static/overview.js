@@ -1,21 +1,21 @@
 // The overview, and one stored load: the same panels, fed by the stream or by GET /loads/{id}.
 import { get } from "./api.js";
 import { mountControls } from "./controls.js";
+import { mountCoverage } from "./coverage.js";
 import { $ } from "./dom.js";
 import { mountDrill } from "./drill.js";
 import { mountFindings } from "./findings.js";
-import { mountHeatmap } from "./heatmap.js";
 import { mountKernels } from "./kernels.js";
-import { Live } from "./live.js";
+import { Live, only } from "./live.js";
 import { mountPairs } from "./pairs.js";
 import { dirty, onPaint } from "./paint.js";
 import { mountProgress } from "./progress.js";
+import { mountQuant } from "./quant.js";
 import { mountRanks } from "./ranks.js";
 import { showConnection, startShell } from "./shell.js";
 import { mountSkips } from "./skips.js";
 import { connect } from "./stream.js";
 import { mountThroughput } from "./throughput.js";
-import { mountTwin } from "./twin.js";
 import { mountVerdict } from "./verdict.js";
 import { isRunning } from "./words.js";
 
@@ -29,14 +29,14 @@ const openCell = mountDrill(live);
 const panels = [
   mountVerdict(live),
   mountProgress(live),
-  mountHeatmap(live, openCell),
-  mountTwin(live, openCell),
+  mountCoverage(live, openCell),
   mountThroughput(live),
   mountKernels(live),
   mountRanks(live),
   mountSkips(live),
   mountPairs(live),
   mountFindings(live),
+  mountQuant(live),
   mountControls(live),
 ];
 onPaint(() => live.state && panels.forEach((draw) => draw()));
@@ -53,8 +53,9 @@ function follow() {
     },
     message(kind, message) {
       if (kind === "bye") return this.connection("restarting");
-      if (pinned && String(message.load) !== pinned) return leave(stream);
-      live[kind](message);
+      const shown = pinned ? only(message, pinned) : message;
+      if (!shown) return leave(stream);
+      live[kind](shown);
       dirty();
     },
   });

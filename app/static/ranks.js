@@ -5,10 +5,12 @@ import { layout } from "./words.js";
 
 export function mountRanks(live) {
   return () => {
-    const { ranks } = live.state;
+    const ranks = live.loads.flatMap((load) =>
+      load.state.ranks.map((rank) => ({ ...rank, chip: live.chip(load) })),
+    );
     text($("#ranks-text"), layout(live.state));
     show($("[data-empty=ranks]"), !ranks.length);
-    rows($("#ranks"), ranks, (rank) => rank.rank, "rank-row", drawRank);
+    rows($("#ranks"), ranks, ({ chip, rank }) => `${chip} ${rank}`, "rank-row", drawRank);
   };
 }
 
@@ -17,8 +19,9 @@ function drawRank(node, rank) {
   const bar = $("progress", node);
   bar.max = rank.bytes_total || 1;
   bar.value = rank.bytes_done;
-  bar.setAttribute("aria-label", `rank ${rank.rank}`);
+  bar.setAttribute("aria-label", `${rank.chip} rank ${rank.rank}`.trim());
   fill(node, {
+    chip: rank.chip,
     rank: `rank ${rank.rank}`,
     size: size(rank.bytes_done),
     seconds: rank.seconds ? seconds(rank.seconds) : "",

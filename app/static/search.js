@@ -16,9 +16,9 @@ export class Search {
   }
 
   /** Without any filter, names near an open one are listed rather than all 92,000. */
-  run(filters, near = null) {
+  run(filters, role, near = null) {
     this.isNear = near !== null && !Object.values(filters).some(Boolean);
-    this.filters = this.isNear ? { q: neighbourhood(near) } : filters;
+    this.filters = { ...(this.isNear ? { q: neighbourhood(near) } : filters), role };
     this.fetch(null);
     show($("#clear"), Object.values(filters).some(Boolean));
   }
@@ -54,7 +54,7 @@ export class Search {
 
   draw(answer, isMore, took) {
     this.next = answer.next;
-    const items = answer.items.map(result);
+    const items = answer.items.map((item) => result(item, chip(answer.role)));
     if (isMore) this.list.append(...items);
     else this.list.replaceChildren(...items);
     show($("#more"), answer.next !== null);
@@ -101,16 +101,21 @@ function neighbourhood(name) {
   return parts.map((part) => `${part}.`).join("");
 }
 
-function result(item) {
+/** Where a target alone is served, its name would say nothing. */
+function chip(role) {
+  return role === "draft" || $("#role").options.length > 1 ? role : "";
+}
+
+function result(item, role) {
   const node = clone("result-row");
   const link = $("a", node);
-  link.href = `/ui/mapping${query({ name: item.name })}`;
+  link.href = `/ui/mapping${query({ name: item.name, role })}`;
   link.dataset.name = item.name;
   $(".name", node).append(...breakable(item.name));
   const badge = $(".badge", node);
   badge.dataset.tone = item.kind === "parameter" ? "busy" : outcomeTone(item.outcome);
   const facts = [item.dtype, item.shape && shape(item.shape), item.bytes ? size(item.bytes) : null];
-  fill(node, { outcome: word(item), what: facts.filter(Boolean).join(" · ") });
+  fill(node, { outcome: word(item), chip: role, what: facts.filter(Boolean).join(" · ") });
   return node;
 }
 

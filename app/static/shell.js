@@ -33,7 +33,7 @@ export function watchConnection({ started = () => {}, finished = () => {} }) {
     connection: showConnection,
     message(kind, message) {
       if (kind === "bye") return showConnection("restarting");
-      const isNow = message.state.finished_t != null;
+      const isNow = (message.together ?? message.state).finished_t != null;
       if (load !== undefined && message.load !== load) started();
       if (isNow && !isOver) finished();
       [load, isOver] = [message.load, isNow];

@@ -7,41 +7,52 @@ import { dirty } from "./paint.js";
 export function mountSkips(live) {
   const known = { asked: "", meanings: new Map() };
   return () => {
-    const skips = Object.entries(live.state.skips).sort(
-      ([, a], [, b]) => a.expected - b.expected || b.count - a.count,
-    );
-    learn(known, live.load, skips);
+    const skips = live.loads
+      .flatMap((load) => byCount(load, live.chip(load)))
+      .sort((a, b) => a.expected - b.expected);
+    learn(known, live.loads);
     show($("[data-empty=skips]"), !skips.length);
     rows(
       $("#skips"),
       skips,
-      ([reason]) => reason,
+      ({ chip, reason }) => `${chip} ${reason}`,
       "skip-row",
-      (node, [reason, skip]) => drawSkip(node, reason, skip, known),
+      (node, skip) => drawSkip(node, skip, known),
     );
   };
 }
 
+function byCount({ load, state }, chip) {
+  return Object.entries(state.skips)
+    .map(([reason, skip]) => ({ ...skip, reason, load, chip }))
+    .sort((a, b) => b.count - a.count);
+}
+
 /** Meanings and examples are not in the stream: asked for once per set of reasons. */
-async function learn(known, load, skips) {
-  const wanted = `${load} ${skips.map(([reason]) => reason).sort()}`;
-  if (!skips.length || known.asked === wanted) return;
+async function learn(known, loads) {
+  const skipping = loads.filter(({ state }) => Object.keys(state.skips).length);
+  const wanted = skipping.map(({ load, state }) => `${load} ${Object.keys(state.skips).sort()}`).join();
+  if (!wanted || known.asked === wanted) return;
   known.asked = wanted;
-  const answer = await get(`/skips${query({ load })}`).catch(() => ({ items: [] }));
-  for (const skip of answer.items) known.meanings.set(skip.reason, skip);
+  for (const { load } of skipping) {
+    const answer = await get(`/skips${query({ load })}`).catch(() => ({ items: [] }));
+    for (const skip of answer.items) known.meanings.set(`${load} ${skip.reason}`, skip);
+  }
   dirty();
 }
 
-function drawSkip(node, reason, skip, known) {
+function drawSkip(node, skip, known) {
+  const { reason, chip } = skip;
   node.dataset.expected = skip.expected;
-  $("[data-f=link]", node).href = `/ui/mapping${query({ outcome: "skipped", reason })}`;
+  $("[data-f=link]", node).href = `/ui/mapping${query({ outcome: "skipped", reason, role: chip })}`;
   fill(node, {
     reason,
+    chip,
     badge: skip.expected ? "expected" : "unexpected",
     count: count(skip.count),
     size: size(skip.bytes),
   });
-  const meaning = known.meanings.get(reason);
+  const meaning = known.meanings.get(`${skip.load} ${reason}`);
   const words = $("[data-f=meaning]", node);
   if (!meaning || words.childElementCount) return;
   text(words, sentence(meaning.meaning));
@@ -49,6 +60,6 @@ function drawSkip(node, reason, skip, known) {
   if (example)
     words.append(
       " For example ",
-      el("a", { class: "name", href: `/ui/mapping${query({ name: example })}` }, example),
+      el("a", { class: "name", href: `/ui/mapping${query({ name: example, role: chip })}` }, example),
     );
 }

@@ -34,10 +34,11 @@ function partOf(source) {
 }
 
 function facts({ dtype, shape: whole, fill, ranks: holders }) {
+  const held = holders.length ? `held by ${ranks(holders)}` : "not allocated here";
   return el(
     "p",
     { class: "facts" },
-    [dtype, shape(whole), `filled by ${fill}`, `held by ${ranks(holders)}`].join(" · "),
+    [dtype, shape(whole), `filled by ${fill}`, held].join(" · "),
   );
 }
 

@@ -114,10 +114,10 @@ export function pairStation({ pair, outcome }) {
   };
 }
 
-export function skipStation({ outcome, reason, steps }) {
+export function skipStation({ outcome, reason, steps, load, role }) {
   if (outcome !== "skipped") return null;
   const meaning = el("p");
-  explain(reason, meaning);
+  explain(reason, load, meaning);
   const rules = steps.map((step) =>
     el("p", { class: "facts" }, "by rule ", el("code", { class: "name" }, ...breakable(step.rule))),
   );
@@ -126,15 +126,15 @@ export function skipStation({ outcome, reason, steps }) {
     {},
     el(
       "a",
-      { href: `/ui/mapping${query({ outcome: "skipped", reason })}` },
+      { href: `/ui/mapping${query({ outcome: "skipped", reason, role })}` },
       "All tensors skipped for this reason",
     ),
   );
   return { kind: "skip", title: `Skipped: ${reason}`, content: [meaning, ...rules, more] };
 }
 
-async function explain(reason, node) {
-  const answer = await get(`/skips${query({ reason })}`).catch(() => ({ items: [] }));
+async function explain(reason, load, node) {
+  const answer = await get(`/skips${query({ reason, load })}`).catch(() => ({ items: [] }));
   const skip = answer.items.find((item) => item.reason === reason);
   if (skip)
     text(

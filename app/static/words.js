@@ -2,6 +2,7 @@
 export const WORDS = {
   idle: "Idle",
   planning: "Planning",
+  waiting: "Waiting",
   loading: "Loading",
   paused: "Paused",
   finished: "Finished",
@@ -25,6 +26,8 @@ const OUTCOMES = { loaded: "good", fused: "good", held: "warn", skipped: "calm",
 /** A state before the first load is short: what it lacks. */
 export const IDLE = {
   load: null,
+  role: null,
+  because: null,
   status: "idle",
   model: null,
   source: null,
@@ -69,7 +72,7 @@ export function shownStatus(state) {
 }
 
 export function isRunning(state) {
-  return ["planning", "loading", "paused"].includes(state.status);
+  return ["planning", "waiting", "loading", "paused"].includes(state.status);
 }
 
 export function tone(state) {

@@ -2,17 +2,23 @@
 
 from collections.abc import Callable
 
-from loadscope.loader.families import deepseek
+from loadscope.loader.families import deepseek, draft
+from loadscope.loader.families.choices import Choices
 from loadscope.loader.model import Model
-from loadscope.loader.tables import Family, Format
+from loadscope.loader.tables import Family
 
-BUILDERS: dict[str, Callable[[Model, Format, bool, bool], Family]] = {
-    "deepseek_v2": deepseek.v2,
-    "deepseek_v3": deepseek.v3,
-    "deepseek_v32": deepseek.v32,
+Builder = Callable[[Model, Choices], Family]
+
+# (target, draft) by model type
+BUILDERS: dict[str, tuple[Builder, Builder]] = {
+    "deepseek_v2": (deepseek.build, draft.build),
+    "deepseek_v3": (deepseek.build, draft.build),
+    "deepseek_v32": (deepseek.build, draft.build),
+    "kimi_k2": (deepseek.build, draft.build),
+    "glm_moe_dsa": (deepseek.build, draft.build),
 }
 
 
-def build(model: Model, form: Format, *, fuse_indexer: bool, tie_head: bool) -> Family:
-    """The family's tables for one model; `tie_head`: the head is the embedding itself."""
-    return BUILDERS[model.model_type](model, form, fuse_indexer, tie_head)
+def build(model: Model, choices: Choices, *, is_draft: bool = False) -> Family:
+    """The family's tables for one model, which is the draft's own if `is_draft`."""
+    return BUILDERS[model.model_type][1 if is_draft else 0](model, choices)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from loadscope.loader.topology import Layout
 from support.names import expert_of, layer_of
 
 CUT_MODULES = {
@@ -18,6 +19,7 @@ CUT_MODULES = {
     "o_proj",
     "gate_proj",
     "up_proj",
+    "gate_up_proj",
     "down_proj",
 }
 _FUSED = {
@@ -53,3 +55,31 @@ def elements_at_stake(
     if module == "wk" and name.endswith("weight_scale_inv"):
         shape = shapes[name.removesuffix("_scale_inv")]
     return math.prod(shape) * (1 if module in CUT_MODULES else tp_size)
+
+
+ROWS_NOT_CUT = ("o_proj", "down_proj")  # cut along their columns: a scale per row is whole
+
+
+def copies_of(name: str, shape: tuple[int, ...], layout: Layout, *, keeps_all: bool) -> int:
+    """How many ranks of a stage hold each element of a tensor or of its share of that shape.
+
+    `keeps_all`: every rank has the activation scales of all experts.
+    """
+    *_, module, leaf = name.split(".")
+    is_per_row = module in ROWS_NOT_CUT and leaf == "weight_scale" and shape[-1:] == (1,)
+    is_whole = is_per_row or leaf.endswith("input_scale") or math.prod(shape) == 1
+    if ".experts." in name:
+        if keeps_all and leaf.endswith("input_scale"):
+            return layout.tp_size
+        return layout.tp_size // layout.ep_size if is_whole else 1
+    return layout.tp_size if is_whole or module not in CUT_MODULES else 1
+
+
+def copies_of_fused_shared_expert(
+    name: str, shape: tuple[int, ...], layout: Layout, *, keeps_all: bool
+) -> int:
+    """The same where the shared expert is a slot of the stacked ones on every rank."""
+    as_expert = name.replace("shared_experts", "experts.0")
+    once = copies_of(as_expert, shape, layout, keeps_all=keeps_all)
+    is_everywhere = once == layout.tp_size and keeps_all
+    return once if is_everywhere else once * layout.ep_size

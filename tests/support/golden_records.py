@@ -1,44 +1,33 @@
-"""The recorded facts of the reference loader, and what each means in this loader's words."""
+"""The recorded facts of the reference loader, and how this loader is asked for the same load."""
 
 import gzip
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from loadscope.loader.plan import Options
 from loadscope.loader.topology import Layout
-from support.golden_checkpoint import VARIANTS
-from support.names import is_draft, layer_of
+from support.golden_configs import VARIANTS
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
-Event = Mapping[str, Any]
+Record = Mapping[str, Any]
 
-LOADED = ["stacked", "expert", "plain", "indexer_wk_copy", "indexer_weights_proj"]
-FUSED = ["fused_qkv_a", "fused_qkv_a_pending", "indexer_wk_pending", "indexer_wk_dequant"]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Where this loader is right to differ from the reference, and how often it is met."""
-
-    name: str
-    kind: str
-    instead: tuple[str, str | None]
-    why: str
-    count: int
-
-
-DIFFERENCES = (
-    Difference(
-        name="lm_head.weight",
-        kind="warn",
-        instead=("skipped", "pp_edge"),
-        why="the reference warns on every stage but the last that it knows no such parameter",
-        count=5,
-    ),
-)
+PLATFORMS: dict[str, dict[str, Any]] = {
+    "cuda": {},
+    "generic": {"platform": "cpu"},
+    "hip": {"platform": "hip"},
+    "hipfnuz": {"platform": "hip-fnuz"},
+    "musa": {"platform": "musa"},
+    "npu": {"platform": "npu"},
+    "cudadgbmm": {"deepgemm_bmm": True},
+    "cuda+attnfp8": {"nvfp4_attention_fp8": True},
+    "cuda+nextnmoefp8": {"nextn_moe_fp8": True},
+    "cuda+both": {"nvfp4_attention_fp8": True, "nextn_moe_fp8": True},
+    # where the reference's w_scale starts as None; no option, since that is an accident of its
+    "cuda+wsnone": {},
+}
 
 
 @cache
@@ -52,18 +41,9 @@ def records() -> dict[str, dict[str, Any]]:
     return {record["id"]: record for record in map(json.loads, lines)}
 
 
-def variant_of(record: Mapping[str, Any]) -> str:
-    return record["id"].partition("__")[0]
-
-
-def layout_of(record: Mapping[str, Any]) -> Layout:
-    at = record["topology"]
-    return Layout(at["tp_size"], at["ep_size"], at["pp_size"])
-
-
-def rank_of(record: Mapping[str, Any]) -> int:
-    at = record["topology"]
-    return at["pp_rank"] * at["tp_size"] + at["tp_rank"]
+def comparable() -> list[str]:
+    """Ids of the records in which the reference did not raise."""
+    return sorted(key for key, record in records().items() if record["error"] is None)
 
 
 def recorded_files() -> dict[str, str]:
@@ -72,50 +52,41 @@ def recorded_files() -> dict[str, str]:
     return {path: digest for digest, path in (line.split() for line in lines)}
 
 
-def difference(name: str, event: Event) -> Difference | None:
-    for row in DIFFERENCES:
-        if (row.name, row.kind) == (name, event["kind"]):
-            return row
-    return None
+def variant_of(record: Record) -> str:
+    return record["id"].partition("__")[0].partition("@")[0]
 
 
-def expected_outcome(name: str, event: Event, num_layers: int) -> tuple[str, str | None]:
-    """Outcome and reason that the recorded event stands for."""
-    row = difference(name, event)
-    if row is not None:
-        return row.instead
-    if event["kind"] == "no_call":
-        return "skipped", _reason(name, num_layers)
-    if event["kind"] == "expert" and event["local"] is None:
-        return "skipped", "ep_nonlocal"
-    if event["kind"] == "warn":
-        return "skipped", "no_destination"
-    return {**dict.fromkeys(LOADED, "loaded"), **dict.fromkeys(FUSED, "fused")}[event["kind"]], None
+def config_of(record: Record) -> dict[str, Any]:
+    return VARIANTS[variant_of(record)]
 
 
-def expected_destination(name: str, event: Event) -> dict[str, Any] | None:
-    """Parameter, part and expert that the recorded event names; None where nothing was written."""
-    if event.get("dest") is None or (event["kind"] == "expert" and event["local"] is None):
-        return None
-    return {"param": event["dest"], "part": _part(name, event), "expert": event.get("expert")}
+def layout_of(record: Record) -> Layout:
+    at = record["topology"]
+    return Layout(at["tp_size"], at["ep_size"], at["pp_size"])
 
 
-def _part(name: str, event: Event) -> str | None:
-    if "shard" in event:
-        return str(event["shard"])
-    module = name.split(".")[-2]
-    return _PARTS.get(module) if event["dest"].split(".")[-2] != module else None
+def rank_of(record: Record) -> int:
+    at = record["topology"]
+    return at["pp_rank"] * at["tp_size"] + at["tp_rank"]
 
 
-_PARTS = {
-    "q_a_proj": "q_a",
-    "kv_a_proj_with_mqa": "kv_a",
-    "wk": "wk",
-    "weights_proj": "weights_proj",
-}
+def options_of(record: Record) -> Options:
+    """The options that stand for the record's platform, role and fusion."""
+    quantised = config_of(record).get("quantization_config", {})
+    return Options(
+        **PLATFORMS[record["platform"]],
+        draft=record["is_nextn"],
+        fuse_shared_experts=record["fused_shared_experts"],
+        quantization=quantised.get("sglang_quantization"),
+    )
 
 
-def _reason(name: str, num_layers: int) -> str:
-    if is_draft(name, num_layers):
-        return "beyond_model"
-    return "pp_edge" if layer_of(name) is None else "pp_range"
+def draft_layer_of(record: Record) -> int:
+    """Layer 0 of a checkpoint of the draft alone, else the first after the target's."""
+    num_layers = config_of(record)["num_hidden_layers"]
+    return 0 if num_layers == 1 else num_layers
+
+
+def like_awq_marlin(key: str) -> str:
+    """The record of the same load of the same bytes under awq_marlin."""
+    return key.replace("v3-awq__", "v3-awq-marlin__")

@@ -9,22 +9,25 @@ from loadscope.loader.checkpoint import open_checkpoint
 from loadscope.loader.execute import open_reader, run_load
 from loadscope.loader.fingerprints import fingerprint
 from loadscope.loader.parameters import ParameterStore
-from loadscope.loader.plan import Plan, make_plan
+from loadscope.loader.plan import Options, Plan, make_plan
 from loadscope.loader.rank_load import ReaderFactory
 from loadscope.loader.topology import Layout
 
 POISON = 0xA5
 
 
-def plan_of(folder: Path, layout: Layout) -> Plan:
-    return make_plan(open_checkpoint(folder), layout)
+def plan_of(folder: Path, layout: Layout, options: Options | None = None) -> Plan:
+    return make_plan(open_checkpoint(folder), layout, options)
 
 
 def load_ranks(
-    folder: Path, layout: Layout, make_reader: ReaderFactory = open_reader
+    folder: Path,
+    layout: Layout,
+    make_reader: ReaderFactory = open_reader,
+    options: Options | None = None,
 ) -> list[dict[str, Tensor]]:
     """Parameters and derived tensors of every rank, by name."""
-    plan = plan_of(folder, layout)
+    plan = plan_of(folder, layout, options)
     stores = [load_rank(plan, folder, rank, make_reader) for rank in range(layout.world)]
     return [{**store.parameters, **store.derived} for store in stores]
 
@@ -48,9 +51,13 @@ def load_rank(
 
 
 def fingerprints_of(
-    folder: Path, layout: Layout, rank: int, make_reader: ReaderFactory = open_reader
+    folder: Path,
+    layout: Layout,
+    rank: int,
+    make_reader: ReaderFactory = open_reader,
+    options: Options | None = None,
 ) -> dict[str, Any]:
     """The document of `loadscope load --fingerprints` for one rank."""
-    plan = plan_of(folder, layout)
+    plan = plan_of(folder, layout, options)
     store = ParameterStore(plan, rank)
     return fingerprint(plan, open_checkpoint(folder), store, make_reader=make_reader)

@@ -1,0 +1,329 @@
+"""Weights that are handed over in memory: any names, in any order, in any number of calls."""
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from loadscope.loader.checkpoint import Tensor
+from loadscope.loader.checks import check_stored
+from loadscope.loader.coverage import multiplicity
+from loadscope.loader.derive import derive_layer
+from loadscope.loader.dtypes import TAGS
+from loadscope.loader.findings import Finding, finding
+from loadscope.loader.formats.format import Format
+from loadscope.loader.outcomes import rank_outcome
+from loadscope.loader.parameters import ParameterStore
+from loadscope.loader.place import Box
+from loadscope.loader.plan import Plan, format_of
+from loadscope.loader.resolve import Tail, collect, resolve
+from loadscope.loader.schema import Schema
+from loadscope.loader.steps import Piece, read_shape
+from loadscope.loader.topology import layers_in
+from loadscope.loader.write import Writer, box_of
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What became of the weights of one call.
+
+    `written`: names whose slices stand in this rank's parameters since this call, those that were
+    held before it too. `held`: names that wait for a partner, from earlier calls too. `skipped`:
+    names this rank does not need, with the reason. `failed`: names that were refused, with what
+    is wrong. `repeated`: names that came before in this update, written again. `refreshed`:
+    derived tensors that were computed anew.
+    """
+
+    written: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, Finding] = field(default_factory=dict)
+    repeated: tuple[str, ...] = ()
+    refreshed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How an update ended: `state` is the store's, `partial` lists parameters written in part.
+
+    `held`: names that still waited. `findings`: why the store is not ready, and remarks.
+    """
+
+    state: str
+    held: tuple[str, ...]
+    partial: tuple[str, ...]
+    parameters_written: int
+    refreshed: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+
+class Update:
+    """One update of one rank's store, open until `finish`.
+
+    Every tensor is resolved and checked before a byte of it is written. Halves wait as owned
+    copies, so the caller may reuse its buffers between items. A tensor that comes again is
+    written again; the last one counts, also where an earlier one was refused.
+    """
+
+    def __init__(self, plan: Plan, store: ParameterStore) -> None:
+        if not plan.shapes:
+            raise ValueError(f"the plan of {plan.label} places nothing: see its findings")
+        self.plan = plan
+        self.store = store
+        self._seat = plan.seats[store.rank]
+        self._names = _Names(plan)
+        self._writer = Writer(plan.sources, store)
+        self._boxes: dict[str, set[Box]] = {}
+        self._seen: set[str] = set()
+        self._refused: dict[str, Finding] = {}
+        self._broken_off: Finding | None = None
+        self._was_ready = store.state == "ready"
+        self._dirty: set[tuple[int, int]] = set()
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        # a scale that several parts need waits once for each
+        return tuple(dict.fromkeys(self._writer.waiting))
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the copies that wait."""
+        return self._writer.held_bytes
+
+    def load_weights(
+        self,
+        weights: Iterable[tuple[str, torch.Tensor]],
+        *,
+        names: Container[str] | None = None,
+        layers: Container[int] | None = None,
+    ) -> Received:
+        """Write what fits, hold halves, list the rest; `names` and `layers` choose among them.
+
+        What `weights` raises passes through. The update can then only end well if every parameter
+        is written in it: nobody knows what has not come.
+        """
+        call = _Call(taken=dict.fromkeys(self.held))
+        try:
+            for name, tensor in weights:
+                self._receive(name, tensor.detach(), call, names, layers)
+        except BaseException as error:
+            self._broken_off = _broken_off(error)
+            raise
+        refreshed = self._refresh(only_whole=True)
+        held = self.held
+        waiting = frozenset(held)
+        return Received(
+            written=tuple(name for name in call.taken if name not in waiting),
+            held=held,
+            skipped=call.skipped,
+            failed=call.failed,
+            repeated=tuple(call.repeated),
+            refreshed=refreshed,
+        )
+
+    def finish(self) -> Finished:
+        """Refresh what is left, and say whether the parameters are whole.
+
+        The store is ready if nothing waits, nothing was refused, and every parameter was written
+        now or was whole before; else it is poisoned, with the touched parameters listed. A store
+        of which no tensor was taken keeps its state.
+        """
+        held = self.held
+        refreshed = self._refresh(only_whole=False) if not held else ()
+        partial = tuple(name for name in self._boxes if not self._is_whole(name))
+        is_complete = not (partial or self._unwritten())
+        broken = () if is_complete or self._broken_off is None else (self._broken_off,)
+        wrong = (*broken, *self._refused.values(), *_orphans(held))
+        self._end(is_good=(is_complete or self._was_ready) and not wrong)
+        return Finished(
+            state=self.store.state,
+            held=held,
+            partial=partial,
+            parameters_written=len(self._boxes) - len(partial),
+            refreshed=refreshed,
+            findings=(*wrong, *self._writer.remarks),
+        )
+
+    def _unwritten(self) -> bool:
+        """Whether a parameter got nothing that no initial value stands for."""
+        return bool(self.store.parameters.keys() - self._boxes.keys() - self.store.initial.keys())
+
+    def _begin(self) -> None:
+        if self.store.epoch % 2:
+            return
+        self._was_ready = self.store.state == "ready"
+        self.store.begin()
+        if not self._was_ready:
+            # what these weights leave out must not keep the value of a load that failed
+            self.store.reset_initial()
+
+    def _end(self, *, is_good: bool) -> None:
+        if self.store.epoch % 2 == 0:
+            return
+        self.store.touched = [] if is_good else list(self._boxes)
+        if is_good:
+            self.store.finish()
+        else:
+            self.store.poison()
+
+    def _receive(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        call: "_Call",
+        names: Container[str] | None,
+        layers: Container[int] | None,
+    ) -> None:
+        tail, layer, wrong = self._names.find(name, tensor)
+        is_wanted = names is None or name in names
+        if layers is not None and is_wanted:
+            is_wanted = not tail.is_top and layer in layers
+        if not is_wanted:
+            call.skipped[name] = "not_requested"
+        elif wrong is not None:
+            call.failed[name] = self._refused[name] = wrong
+        else:
+            what, reason = self._names.outcome(tail, layer, self.store.rank)
+            if what == "skipped":
+                call.skipped[name] = str(reason)
+            else:
+                self._take(name, tensor, tail, layer, call)
+
+    def _take(self, name: str, tensor: torch.Tensor, tail: Tail, layer: int, call: "_Call") -> None:
+        if name in self._seen:
+            call.repeated[name] = None
+        self._seen.add(name)
+        call.taken[name] = None
+        self._begin()
+        assert tail.source is not None
+        for index in self.plan.uses(tail.source):
+            placement = self.plan.placements[(index, self._seat.tp)]
+            source = self.plan.sources[index]
+            if source.experts and placement.slot(tail.expert) is None:
+                continue
+            shape = read_shape(source)
+            piece = Piece(
+                name, index, tail.expert, tail.dtype, shape, 0, source.is_read_whole,
+                placement.source_box, placement.target_box_of(tail.expert),
+            )  # fmt: skip
+            assert source.target is not None
+            self._write(source.target, layer, piece, tensor.reshape(shape or (1,)))
+        self._refused.pop(name, None)
+
+    def _write(self, target: int, layer: int, piece: Piece, values: torch.Tensor) -> None:
+        param = self.plan.targets[target].full_name(layer)
+        boxes = self._boxes.setdefault(param, set())
+        zero = self.plan.zero_boxes.get((target, self._seat.tp))
+        if zero is not None:
+            box_of(self.store.parameters[param], zero).zero_()
+            boxes.add(zero)
+        # all inputs of a conversion have the box of its result
+        boxes.discard(piece.target_box)
+        first, last = piece.rows
+        if self._writer.write(param, piece, (first, last), values[first:last]).elements:
+            boxes.add(piece.target_box)
+        self._mark_dirty(target, layer)
+
+    def _mark_dirty(self, target: int, layer: int) -> None:
+        name = self.plan.targets[target].name
+        for number, derive in enumerate(self.plan.derives):
+            if name in derive.inputs and derive.layers >> layer & 1:
+                self._dirty.add((number, layer))
+
+    def _is_whole(self, param: str) -> bool:
+        """Whether every element was written in this update, however often."""
+        boxes, shape = self._boxes.get(param, set()), tuple(self.store.parameters[param].shape)
+        return 0 not in multiplicity(tuple(boxes), shape)
+
+    def _refresh(self, *, only_whole: bool) -> tuple[str, ...]:
+        """Derive anew what depends on changed parameters; early only where all inputs are new."""
+        refreshed: list[str] = []
+        for number, layer in sorted(self._dirty):
+            derive = self.plan.derives[number]
+            inputs = [name.replace("{layer}", str(layer)) for name in derive.inputs]
+            if only_whole and not all(self._is_whole(name) for name in inputs):
+                continue
+            if not all(self._was_ready or self._is_whole(name) for name in inputs):
+                continue
+            refreshed += derive_layer(self.plan, self.store, derive, layer).names
+            self._dirty.discard((number, layer))
+        return tuple(refreshed)
+
+
+@dataclass(slots=True)
+class _Call:
+    """What one call has seen so far."""
+
+    taken: dict[str, None]
+    repeated: dict[str, None] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, Finding] = field(default_factory=dict)
+
+
+class _Names:
+    """Resolves names as the plan did; other spellings, dtypes and shapes by the same rules."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        known: dict[str, list[int]] = {}
+        siblings = {index for source in plan.sources for index in source.siblings}
+        for index, source in enumerate(plan.sources):
+            if index not in siblings:
+                known.setdefault(source.name, []).append(index)
+        self._schema = Schema(list(plan.targets), list(plan.sources), known)
+        assert plan.model is not None
+        form = format_of(plan.model, plan.layout, plan.options)
+        assert isinstance(form, Format)
+        self._form = form
+        self._model = plan.model
+
+    def find(self, name: str, tensor: torch.Tensor) -> tuple[Tail, int, Finding | None]:
+        """(tail, layer, what is wrong with the tensor)."""
+        dtype = TAGS.get(str(tensor.dtype).removeprefix("torch."), str(tensor.dtype))
+        shape = tuple(tensor.shape)
+        planned = self._plan.tensors.get(name)
+        if planned is not None and (planned.dtype, planned.shape) == (dtype, shape):
+            place = self._plan.find(name)
+            assert place is not None
+            tail, layer = place
+            if not tail.failed >> layer & 1:
+                return tail, layer, None
+        stored = Tensor(dtype, shape, 0, 0, 0)
+        tails = list(collect([(name, stored)]).values())
+        has_top = not self._plan.options.draft
+        (tail,) = resolve(tails, self._schema, self._model.layers, has_top=has_top)
+        found = check_stored([tail], self._schema, self._model, self._form)
+        wrong = next((f for f in found if f.level == "error"), None)
+        return tail, layers_in(tail.seen)[0], wrong
+
+    def outcome(self, tail: Tail, layer: int, rank: int) -> tuple[str, str | None]:
+        source = None if tail.source is None else self._schema.sources[tail.source]
+        if source is not None and source.target is None and not tail.beyond >> layer & 1:
+            return "skipped", source.reason
+        return rank_outcome(self._plan, tail, layer, self._plan.seats[rank])
+
+
+def _broken_off(error: BaseException) -> Finding:
+    return finding(
+        "LS601",
+        "weights",
+        f"the weights broke off: {type(error).__name__}: {error}",
+        fix="send all weights again in a new update",
+    )
+
+
+def _orphans(held: tuple[str, ...]) -> tuple[Finding, ...]:
+    if not held:
+        return ()
+    return (
+        finding(
+            "LS504",
+            held[0],
+            f"{len(held)} tensors still wait for their partner at the end of the update, the "
+            f"first is {held[0]}",
+            fix="send both halves of a pair in one update",
+            count=len(held),
+            example=held[0],
+            evidence={"names": list(held[:20])},
+        ),
+    )
