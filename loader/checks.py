@@ -101,7 +101,8 @@ def _same_shape(stored: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 def _wrong_shape(source: Source, shape: tuple[int, ...], group: _Group, model: Model) -> Finding:
     expected = list(source.shape)
-    meaning = " x ".join(f"({s})" if " " in s else s for s in source.symbols)
+    symbols = source.symbols if source.shape else ()
+    meaning = " x ".join(f"({s})" if " " in s else s for s in symbols)
     guessed = [f for f in model.defaulted if any(f in symbol for symbol in source.symbols)]
     note = (
         f"; {', '.join(guessed)} was not in config.json and a default was used" if guessed else ""

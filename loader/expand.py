@@ -1,6 +1,6 @@
 """Family x format to the kinds of parameters and of checkpoint tensors that one model has."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -53,7 +53,7 @@ class _Expansion:
             for leaf in assigned.scheme.leaves:
                 targets[leaf.name] = self._leaf(param, leaf, assigned)
             if _is_rescaled(param, assigned.scheme):
-                self._feed_rescaling(targets["weight"], assigned.scheme)
+                self._feed_rescaling(targets, assigned.scheme)
             self._skip_unused(assigned.scheme, layers)
 
     def _leaf(self, param: Param, leaf: Leaf, assigned: Assigned) -> int:
@@ -64,7 +64,7 @@ class _Expansion:
             return index
         if _is_combined(param, leaf):
             self._combined(index, target, leaf)
-        elif leaf.name == "weight" and _is_rescaled(param, assigned.scheme):
+        elif leaf.name == assigned.scheme.rescaled and _is_rescaled(param, assigned.scheme):
             for rule in self.primary:
                 self.schema.add(self._rescaled(index, target, rule, assigned.scheme))
         elif leaf.convert is not None:
@@ -180,26 +180,24 @@ class _Expansion:
             )  # fmt: skip
 
     def _rescaled(self, index: int, target: Target, rule: Rule, scheme: Scheme) -> Source:
-        """Codes that must share one scale with the other parts: theirs is an input too."""
-        plain = self._plain(index, target, rule, scheme.leaves[0])
-        inputs = self._rescaling_inputs(rule)
-        return replace(plain, convert=scheme.rescale, inputs=inputs, carrier=plain.name)
-
-    def _rescaling_inputs(self, rule: Rule) -> tuple[str, ...]:
-        """The codes, their own scale, the other parts' scales."""
+        """Codes whose scale per tensor the other parts share: theirs is an input too."""
+        leaf = next(leaf for leaf in scheme.leaves if leaf.name == scheme.rescaled)
+        plain = self._plain(index, target, rule, leaf)
         others = [other for other in self.primary if other != rule]
-        scales = [leafed(other.source, "weight_scale") for other in (rule, *others)]
-        return (leafed(rule.source, "weight"), *scales)
+        scales = [leafed(other.source, scheme.tensor_scale) for other in (rule, *others)]
+        inputs = (plain.name, *scales)
+        return replace(plain, convert="rescale_codes", inputs=inputs, carrier=plain.name)
 
-    def _feed_rescaling(self, index: int, scheme: Scheme) -> None:
+    def _feed_rescaling(self, targets: Mapping[str, int], scheme: Scheme) -> None:
         """Every part's scale feeds every part's codes, beside filling the common slot."""
-        target = self.schema.targets[index]
+        index = targets[scheme.rescaled or ""]
+        scale = self.schema.targets[targets[scheme.tensor_scale]]
         for rule in self.primary:
-            carrier = self._rescaled(index, target, rule, scheme)
+            carrier = self._rescaled(index, self.schema.targets[index], rule, scheme)
             for name in carrier.inputs[1:]:
                 self.schema.add_use(
                     replace(
-                        carrier, name=name, dtype="F32", shape=(), role="scale", pair=None,
+                        carrier, name=name, dtype=scale.dtype, shape=(), role="scale", pair=None,
                         carrier=carrier.name,
                     )
                 )  # fmt: skip
@@ -276,7 +274,7 @@ def _is_combined(param: Param, leaf: Leaf) -> bool:
 
 
 def _is_rescaled(param: Param, scheme: Scheme) -> bool:
-    return scheme.rescale is not None and param.shares_scale and len(param.parts) > 1
+    return scheme.rescaled is not None and param.shares_scale and len(param.parts) > 1
 
 
 def _logical_share(target: Target, rule: Rule, is_expert: bool) -> tuple[int, ...]:

@@ -74,6 +74,7 @@ CODES: dict[str, Code] = {
     "LS505": Code(
         "error", "misplaced: the slices do not follow the order of ranks, parts or experts"
     ),
+    "LS506": Code("warning", "initial value kept in some layers, stored in others"),
     "LS601": Code("error", "load failed"),
     "LS603": Code("warning", "scales that share one place differ"),
     "LS602": Code("error", "checkpoint does not fit the loaded parameters"),

@@ -7,11 +7,14 @@ from loadscope.loader.model import Model
 USUAL_COUNTS = (256, 384)
 
 
-def check_fusion(model: Model, form: Format, is_asked: bool) -> list[Finding]:
+def check_fusion(model: Model, form: Format, *, is_asked: bool, is_draft: bool) -> list[Finding]:
     """An order is obeyed if it can be; where the reference would not fuse by itself, a note."""
     if not is_asked:
         return []
-    if model.n_shared_experts != 1 or not model.moe_layers:
+    has_experts = model.n_routed_experts > 0 if is_draft else model.moe_layers > 0
+    if not has_experts:
+        return [_refuse("no layer has experts", model)]
+    if model.n_shared_experts != 1:
         return [_refuse(f"n_shared_experts is {model.n_shared_experts}; expected 1", model)]
     if form.method == "w4afp8":
         return [_refuse("w4afp8 stores shared experts in fp8 and routed ones in int4", model)]

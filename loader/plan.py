@@ -272,7 +272,9 @@ def _describe(
         findings.append(form)
         return model, None
     refused = [*(check_draft(tails, model) if options.draft else ())]
-    refused += check_fusion(model, form, options.fuse_shared_experts)
+    refused += check_fusion(
+        model, form, is_asked=options.fuse_shared_experts, is_draft=options.draft
+    )
     findings += refused
     if any(f.level == "error" for f in refused):
         return model, None

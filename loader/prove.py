@@ -139,7 +139,26 @@ class _TargetProof:
                 held = mask & self._held(seat)
                 if held:
                     self._count(seat, held, present)
-        return [*self._torn_findings(), *self._findings()]
+        return [*self._torn_findings(), *self._findings(), *self._half_set()]
+
+    def _half_set(self) -> Iterable[Finding]:
+        """An initial value that stays in some layers only is rarely meant."""
+        unset = self.target.layers & ~self.layers
+        if not self.layers or not unset:
+            return
+        layers = layers_in(unset)
+        name = self.target.full_name(layers[0])
+        yield finding(
+            "LS506",
+            name,
+            f"{name}: layers {compact(layers)} keep {self.target.fill.value}, the other "
+            f"{self.layers.bit_count()} have it in the files",
+            fix="add the missing scales, or leave them out of all layers",
+            pattern=self.target.name,
+            count=len(layers),
+            example=name,
+            evidence={"unset": compact(layers), "set": compact(layers_in(self.layers))},
+        )
 
     def _layer_classes(self) -> list[int]:
         """Layers split into classes in which each supply is present everywhere or nowhere."""
@@ -206,7 +225,9 @@ class _TargetProof:
 
     def _gap(self) -> Finding:
         gaps = self.gaps
-        absent = dict.fromkeys(self._wanted(supply, gaps.first_layer) for supply in gaps.supplies)
+        absent = dict.fromkeys(
+            name for supply in gaps.supplies for name in self._missing(supply, gaps.first_layer)
+        )
         wanted = list(absent)[:MAX_NAMES]
         rest = len(absent) - len(wanted)
         names = ", ".join(wanted) + (f" and {rest} more" if rest else "")
@@ -221,6 +242,17 @@ class _TargetProof:
             example=gaps.example,
             evidence={**gaps.evidence(), "missing": wanted, "missing_count": len(absent)},
         )
+
+    def _missing(self, supply: Supply, layer: int) -> list[str]:
+        """What a supply lacks: itself, or what it cannot be used without."""
+        if not supply.present >> layer & 1:
+            return [self._wanted(supply, layer)]
+        source = self.subject.sources[supply.source]
+        return [
+            need.name.replace("{layer}", str(layer)).replace("{expert}", str(supply.expert))
+            for need in source.needs
+            if not self.subject.present.get((need, supply.expert), 0) >> layer & 1
+        ]
 
     def _wanted(self, supply: Supply, layer: int) -> str:
         return self.subject.sources[supply.source].full_name(layer, supply.expert)

@@ -198,9 +198,9 @@ class Scheme:
     """What one quantised weight is stored as.
 
     `dequantise` names the operation to floats and the leaves it takes, in its order; `block` its
-    numbers. `kv_b` is the row of the table of derived tensors. `rescale`: the operation for
-    parts that must share one scale per tensor. Leaves that a parameter has no place for may be
-    in the files as `unused`.
+    numbers. `kv_b` is the row of the table of derived tensors. Parts that must share one
+    `tensor_scale` have the leaf `rescaled` turned to the greatest of theirs. Leaves that a
+    parameter has no place for may be in the files as `unused`.
     """
 
     name: str
@@ -209,7 +209,8 @@ class Scheme:
     dequantise: str | None = None
     dequantised_leaves: tuple[str, ...] = ()
     block: tuple[int, int] = (1, 1)
-    rescale: str | None = None
+    rescaled: str | None = None
+    tensor_scale: str = "weight_scale"
     unused: tuple[str, ...] = ()
 
     @property

@@ -38,7 +38,7 @@ def tensor_scheme(*, is_static: bool) -> Scheme:
         dequantise="dequantise_block",
         dequantised_leaves=("weight", "weight_scale"),
         block=(WHOLE, WHOLE),
-        rescale="rescale_codes",
+        rescaled="weight",
         unused=("input_scale",),
     )
 

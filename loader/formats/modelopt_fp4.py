@@ -32,6 +32,8 @@ def _scheme(*, is_expert: bool) -> Scheme:
         kv_b="nvfp4",
         dequantise="dequantise_nvfp4",
         dequantised_leaves=("weight", "weight_scale", "weight_scale_2"),
+        rescaled="weight_scale",
+        tensor_scale="weight_scale_2",
         unused=("input_scale",),
     )
 

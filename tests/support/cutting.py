@@ -93,17 +93,20 @@ def join(storage: Storage, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def latent(storage: Storage, parts: Sequence[Leaves]) -> Leaves:
-    """q_a and kv_a, whole; scales per tensor become the greatest, and fp8 codes follow it."""
-    codes = list(parts)
-    if storage.kind == "tensor":
-        top = torch.stack([held(storage, "weight_scale", p["weight_scale"]) for p in parts]).max()
-        codes = [{**part, "weight": _rescaled(part, top)} for part in parts]
-    joined = merged(storage, codes, WHOLE)
+    """q_a and kv_a, whole; scales per tensor become the greatest, and what they scale follows."""
+    moved = list(parts)
+    if storage.kind in ("tensor", "nvfp4"):
+        scaled, scale = _FOLLOWS[storage.kind]
+        top = torch.stack([held(storage, scale, part[scale]).reshape(()) for part in parts]).max()
+        moved = [{**part, scaled: _rescaled(part[scaled], part[scale], top)} for part in parts]
+    joined = merged(storage, moved, WHOLE)
     return {k: t.max().reshape(1) if is_scalar(parts[0][k]) else t for k, t in joined.items()}
 
 
-def _rescaled(part: Leaves, top: Tensor) -> Tensor:
-    own = part["weight_scale"].float().reshape(())
-    if own == top:
-        return part["weight"]
-    return (part["weight"].float() * own / top).clamp(-448, 448).to(E4M3)
+_FOLLOWS = {"tensor": ("weight", "weight_scale"), "nvfp4": ("weight_scale", "weight_scale_2")}
+
+
+def _rescaled(codes: Tensor, scale: Tensor, top: Tensor) -> Tensor:
+    """The same values under another scale, as near as e4m3 comes; as they are if it is their own."""
+    own = scale.float().reshape(())
+    return codes if own == top else (codes.float() * own / top).clamp(-448, 448).to(E4M3)

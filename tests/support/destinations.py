@@ -44,19 +44,6 @@ def parameter_of(name: str, config: Mapping[str, Any]) -> str:
     return name.replace(f".{module}.{leaf}", f".{_FUSED.get(module, module)}.{leaf}")
 
 
-def elements_at_stake(
-    name: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]], tp_size: int
-) -> int:
-    """Parameter elements, summed over all ranks, that only this tensor can fill.
-
-    A scale that a weight is converted with fills nothing itself: without it the weight is lost.
-    """
-    module = name.split(".")[-2]
-    if module == "wk" and name.endswith("weight_scale_inv"):
-        shape = shapes[name.removesuffix("_scale_inv")]
-    return math.prod(shape) * (1 if module in CUT_MODULES else tp_size)
-
-
 ROWS_NOT_CUT = ("o_proj", "down_proj")  # cut along their columns: a scale per row is whole
 
 

@@ -38,12 +38,15 @@ def fuse_queries(made: MadeModel, tensors: Tensors, layers: Layers) -> Tensors:
     return fused
 
 
-def fuse_gates(made: MadeModel, tensors: Tensors, layers: Layers) -> Tensors:
+def fuse_gates(
+    made: MadeModel, tensors: Tensors, layers: Layers, *, with_shared: bool = True
+) -> Tensors:
     """gate_proj and up_proj of dense and shared MLPs as gate_up_proj."""
     fused = dict(tensors)
     for module in [m for m in made.linears if m.endswith(".gate_proj") and ".experts." not in m]:
         prefix = module.removesuffix("gate_proj")
-        if layer_number(module) not in layers:
+        is_left = "shared_experts" in module and not with_shared
+        if is_left or layer_number(module) not in layers:
             continue
         parts = [_take(fused, made, name) for name in (module, prefix + "up_proj")]
         _give(fused, prefix + "gate_up_proj", merged(made.storages[module], parts, WHOLE))
@@ -138,7 +141,9 @@ def outer_wrapper(name: str) -> str:
 
 
 def inner_wrapper(name: str) -> str:
-    return "model.language_model." + name.removeprefix("model.")
+    """The head stands beside `model` and keeps its name."""
+    is_inside = name.startswith("model.")
+    return "model.language_model." + name.removeprefix("model.") if is_inside else name
 
 
 def adapter(name: str) -> str:
