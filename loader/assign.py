@@ -56,7 +56,8 @@ class Assigner:
     def modules(self, param: Param, rules: Sequence[Rule], layer: int) -> Modules:
         primary = [rule for rule in rules if not rule.is_alternative]
         fused = [module_of(param.name, layer)]
-        fused += [module_of(rule.source, layer) for rule in rules if rule.is_alternative]
+        whole = (rule for rule in rules if rule.is_alternative and rule.expert is None)
+        fused += [module_of(rule.source, layer) for rule in whole]
         parts = [name for rule in primary for name in self._numbered(rule.source, layer)]
         return Modules(tuple(dict.fromkeys(fused)), tuple(dict.fromkeys(parts)))
 

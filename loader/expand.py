@@ -243,10 +243,11 @@ class _Expansion:
         if len(target.parts) < 2:
             self.schema.add(whole)
             return
+        dim = target.part_dim - (1 if whole.experts else 0)
         first, start = None, 0
         for part in target.parts:
             extent, origin = list(whole.extent), [0] * len(whole.extent)
-            extent[target.part_dim], origin[target.part_dim] = part.size, start
+            extent[dim], origin[dim] = part.size, start
             source = replace(whole, part=part.name, extent=tuple(extent), origin=tuple(origin))
             if first is None:
                 first = self.schema.add(source)

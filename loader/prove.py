@@ -151,8 +151,8 @@ class _TargetProof:
         yield finding(
             "LS506",
             name,
-            f"{name}: layers {compact(layers)} keep {self.target.fill.value}, the other "
-            f"{self.layers.bit_count()} have it in the files",
+            f"{name}: layers {compact(layers)} keep {self.target.fill.value}, layers "
+            f"{compact(layers_in(self.layers))} have it in the files",
             fix="add the missing scales, or leave them out of all layers",
             pattern=self.target.name,
             count=len(layers),

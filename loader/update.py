@@ -134,6 +134,9 @@ class Update:
         is_complete = not (partial or self._unwritten())
         broken = () if is_complete or self._broken_off is None else (self._broken_off,)
         wrong = (*broken, *self._refused.values(), *_orphans(held))
+        is_begun = self.store.epoch % 2 == 1
+        if is_begun and not (self._was_ready or is_complete or wrong):
+            wrong = (_incomplete((*partial, *self._unwritten())),)
         self._end(is_good=(is_complete or self._was_ready) and not wrong)
         return Finished(
             state=self.store.state,
@@ -144,9 +147,10 @@ class Update:
             findings=(*wrong, *self._writer.remarks),
         )
 
-    def _unwritten(self) -> bool:
-        """Whether a parameter got nothing that no initial value stands for."""
-        return bool(self.store.parameters.keys() - self._boxes.keys() - self.store.initial.keys())
+    def _unwritten(self) -> list[str]:
+        """Parameters that got nothing and have no initial value to stand for it."""
+        done = self._boxes.keys() | self.store.initial.keys()
+        return [name for name in self.store.parameters if name not in done]
 
     def _begin(self) -> None:
         if self.store.epoch % 2:
@@ -309,6 +313,19 @@ def _broken_off(error: BaseException) -> Finding:
         "weights",
         f"the weights broke off: {type(error).__name__}: {error}",
         fix="send all weights again in a new update",
+    )
+
+
+def _incomplete(names: tuple[str, ...]) -> Finding:
+    return finding(
+        "LS501",
+        names[0],
+        f"{len(names):,} parameters of a store that held no weights were not wholly written, the "
+        f"first is {names[0]}",
+        fix="send all weights in one update before sending parts of them",
+        count=len(names),
+        example=names[0],
+        evidence={"names": list(names[:20])},
     )
 
 

@@ -3,10 +3,14 @@
 import ast
 import doctest
 import re
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import torch
+from support.golden_checkpoint import write_golden_checkpoint
+from support.updates import weights_of
 
 from loadscope.app.plan_options import PlanOptions
 from loadscope.loader.events import SKIP_MEANINGS
@@ -18,6 +22,8 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md"]
 LOADER = sorted((ROOT / "loader").glob("*.py"))
+APP = sorted((ROOT / "app").glob("*.py"))
+VARIANT = "v32-fp8-block"
 
 
 def text_of(name: str) -> str:
@@ -39,10 +45,29 @@ def names_of_tests() -> set[str]:
     return found
 
 
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """The tensors are tiny: threads would only wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What README.md takes for the reader's own."""
+    return write_golden_checkpoint(VARIANT, tmp_path_factory.mktemp("docs") / VARIANT)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_examples_of_a_document_are_true(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("_one_thread")
+def test_the_examples_of_a_document_are_true(
+    page: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
-    failed, _tried = doctest.testfile(str(page), module_relative=False)
+    own = {"DIR": checkpoint, "weights": weights_of(checkpoint).items()}
+    failed, _tried = doctest.testfile(str(page), module_relative=False, globs=own)
     assert failed == 0
 
 
@@ -55,7 +80,9 @@ def test_every_test_that_a_document_names_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_that_a_document_names_exists(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
-    paths = re.findall(r"\b(?:docs|loader|tests|kernels|benchmarks)/[\w./-]*\w", page.read_text())
+    paths = re.findall(
+        r"\b(?:docs|app|loader|tests|kernels|benchmarks)/[\w./-]*\w", page.read_text()
+    )
     wanted = [page.parent / link for link in links] + [ROOT / path for path in paths]
     assert [str(path) for path in wanted if not path.exists()] == []
 
@@ -83,6 +110,11 @@ def test_every_reason_for_a_skip_is_in_the_glossary() -> None:
 
 def test_every_loader_module_is_in_the_architecture() -> None:
     modules = {path.stem for path in LOADER if path.stem != "__init__"}
+    assert modules - quoted("architecture.md") == set()
+
+
+def test_every_app_module_is_in_the_architecture() -> None:
+    modules = {path.stem for path in APP if path.stem != "__init__"}
     assert modules - quoted("architecture.md") == set()
 
 

@@ -116,6 +116,7 @@ def mlp_rules(model: Model, choices: Choices) -> tuple[Rule, ...]:
             Rule(SHARED + "gate_proj.{leaf}", W13, "w1", expert=last),
             Rule(SHARED + "up_proj.{leaf}", W13, "w3", expert=last),
             Rule(SHARED + "down_proj.{leaf}", W2, "w2", expert=last),
+            Rule(SHARED + "gate_up_proj.{leaf}", W13, is_alternative=True, expert=last),
         )
     else:
         shared = _merged(SHARED) if model.n_shared_experts else ()

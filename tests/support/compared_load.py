@@ -4,18 +4,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Options, Plan
 from loadscope.loader.topology import Layout
+from support.cutting import Place
 from support.expected_derived import Expected, Sizes, derived
 from support.expected_rank import Asked, ExpectedRank, describe, same
-from support.cutting import Place
+from support.load_case import Load
 from support.loaded import load_rank, plan_of
 from support.made_model import MadeModel
-from support.random_loads import Load
 from support.tensor_files import write_tensors
 
 Dress = Callable[[MadeModel, dict[str, Tensor]], dict[str, Tensor]]

@@ -107,6 +107,6 @@ _FOLLOWS = {"tensor": ("weight", "weight_scale"), "nvfp4": ("weight_scale", "wei
 
 
 def _rescaled(codes: Tensor, scale: Tensor, top: Tensor) -> Tensor:
-    """The same values under another scale, as near as e4m3 comes; as they are if it is their own."""
+    """The same values under another scale, as near as e4m3 comes; untouched under their own."""
     own = scale.float().reshape(())
     return codes if own == top else (codes.float() * own / top).clamp(-448, 448).to(E4M3)

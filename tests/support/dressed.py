@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Mapping
 import torch
 from torch import Tensor
 
-from support.cutting import latent, merged, WHOLE
+from support.cutting import WHOLE, latent, merged
 from support.expert_cutting import Held, as_experts, stacked
 from support.made_model import MadeModel
 from support.stored import Leaves
@@ -65,9 +65,7 @@ def fuse_indexers(made: MadeModel, tensors: Tensors, layers: Layers) -> Tensors:
     return fused
 
 
-def stack_experts(
-    made: MadeModel, tensors: Tensors, layers: Layers, *, as_engine: bool
-) -> Tensors:
+def stack_experts(made: MadeModel, tensors: Tensors, layers: Layers, *, as_engine: bool) -> Tensors:
     """All routed experts of a layer in one tensor per leaf: w13_weight, or gate_up_proj."""
     fused = dict(tensors)
     count = made.config["n_routed_experts"]

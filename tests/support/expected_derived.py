@@ -102,7 +102,8 @@ def _int8(storage: Storage, local: Leaves) -> Tensor:
 
 def _one_scale(storage: Storage, local: Leaves, platform: str) -> tuple[Tensor, Tensor]:
     """fp8 with one scale in all: 448 over the greatest magnitude, in float32."""
-    codes, scale = local["weight"], local[storage.scale if storage.kind == "block" else "weight_scale"]
+    name = storage.scale if storage.kind == "block" else "weight_scale"
+    codes, scale = local["weight"], local[name]
     dtype, top = codes.dtype, 448.0
     if platform == "hip-fnuz":
         raw = codes.view(torch.uint8)

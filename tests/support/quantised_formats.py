@@ -1,4 +1,4 @@
-"""Every format in use: what a config says of it, how its matrices are stored, what sizes it needs."""
+"""Every format in use: what a config says of it, how matrices are stored, what sizes it needs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
