@@ -7,14 +7,15 @@ import pytest
 from support.compared_load import differences, options_of, plan_load, same
 from support.cutting import Place
 from support.expected_derived import Sizes, kept_blocks
+from support.load_case import PLATFORMS, small_load
 from support.loaded import load_rank, plan_of
 from support.quantised_formats import FORMS
-from support.random_loads import PLATFORMS, small_load
 
 from loadscope.loader.topology import Layout
 
 # the same matrices under another method's name are the same to what follows
-DISTINCT = [name for name in FORMS if name not in ("compressed int8", "compressed tensor", "w4afp8")]
+SAME = ("compressed int8", "compressed tensor", "w4afp8", "w4afp8, f32 scales")
+DISTINCT = [name for name in FORMS if name not in SAME]
 BLOCKS = ("fp8 block", "fp8 block ue8m0")
 
 

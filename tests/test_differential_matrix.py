@@ -1,13 +1,13 @@
-"""Every format is compared in every kind of parameter and way to divide it; the table is printed."""
+"""Every format is compared in every kind of parameter and every way to divide it."""
 
 from collections import Counter
 from pathlib import Path
 
 from support.compared_load import plan_load, rank_differences
 from support.golden_matrix import Cell, cells, empty_cells, table
+from support.load_case import small_load
 from support.loaded import load_rank
 from support.quantised_formats import FORMS
-from support.random_loads import small_load
 
 
 def test_every_format_is_compared_in_every_kind_of_parameter_and_layout(tmp_path: Path) -> None:

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from support import dressed
 from support.compared_load import Dress, differences
 from support.dressed import Tensors, renamed
+from support.load_case import Load, small_load
 from support.made_model import MadeModel
 from support.quantised_formats import FORMS
-from support.random_loads import Load, loads, small_load
+from support.random_loads import loads
 
 ONCE = (Phase.generate,)  # a smaller failing example would take minutes to find
 STACKABLE = [n for n in FORMS if FORMS[n].expert.kind != "awq" and FORMS[n].expert.kind != "nvfp4"]
+CACHED = tuple(name for name in FORMS if FORMS[name].has_cache_scales)
 QUERY_FORMS = [name for name in FORMS if not FORMS[name].is_wna16]
 Fuse = Callable[[MadeModel, Tensors, set[int]], Tensors]
 
@@ -42,7 +44,7 @@ def check_fused(load: Load, fuse: Fuse, layers: set[int]) -> None:
     check(load, lambda made, tensors: fuse(made, tensors, layers))
 
 
-@settings(max_examples=30, phases=ONCE)
+@settings(max_examples=16, phases=ONCE)
 @given(with_layers(QUERY_FORMS))
 def test_queries_and_keys_that_are_fused_in_the_files_load_alike(
     what: tuple[Load, set[int]],
@@ -51,7 +53,7 @@ def test_queries_and_keys_that_are_fused_in_the_files_load_alike(
     check_fused(load, dressed.fuse_queries, layers)
 
 
-@settings(max_examples=30, phases=ONCE)
+@settings(max_examples=16, phases=ONCE)
 @given(with_layers(QUERY_FORMS))
 def test_gate_and_up_that_are_fused_in_the_files_load_alike(what: tuple[Load, set[int]]) -> None:
     load, layers = what
@@ -67,7 +69,7 @@ def test_a_fused_shared_expert_whose_gate_and_up_are_fused_in_the_files_loads_al
     check_fused(load, dressed.fuse_gates, {1})
 
 
-@settings(max_examples=20, phases=ONCE)
+@settings(max_examples=12, phases=ONCE)
 @given(with_layers(["bf16", "f16"]))
 def test_a_fused_indexer_that_is_fused_in_the_files_loads_alike(
     what: tuple[Load, set[int]],
@@ -92,13 +94,12 @@ RENAMES = {
     "outer wrapper": dressed.outer_wrapper,
     "inner wrapper": dressed.inner_wrapper,
     "adapter": dressed.adapter,
-    "cache scales by the engine's name": dressed.engine_cache_scales,
 }
 
 
 @pytest.mark.parametrize("rename", RENAMES)
 def test_other_names_load_alike(rename: str) -> None:
-    @settings(max_examples=10, phases=ONCE)
+    @settings(max_examples=6, phases=ONCE)
     @given(loads())
     def loads_alike(load: Load) -> None:
         check(load, lambda _made, tensors: renamed(tensors, RENAMES[rename]))
@@ -106,7 +107,14 @@ def test_other_names_load_alike(rename: str) -> None:
     loads_alike()
 
 
-@settings(max_examples=20, phases=ONCE)
+@settings(max_examples=6, phases=ONCE)
+@given(loads(CACHED))
+def test_cache_scales_under_the_name_of_the_attention_load_alike(load: Load) -> None:
+    named = replace(load, has_cache_scales=load.asked.has_cache_scales)
+    check(named, lambda _made, tensors: renamed(tensors, dressed.engine_cache_scales))
+
+
+@settings(max_examples=12, phases=ONCE)
 @given(loads())
 def test_flat_scales_load_alike(load: Load) -> None:
     check(load, lambda _made, tensors: dressed.reshaped(tensors))

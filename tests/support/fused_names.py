@@ -12,7 +12,6 @@ Joined = tuple[str, str, str]  # first part's module, second part's, the fused m
 PAIRS: dict[str, Joined] = {
     "qkv_a": ("q_a_proj", "kv_a_proj_with_mqa", "fused_qkv_a_proj_with_mqa"),
     "gate_up": ("gate_proj", "up_proj", "gate_up_proj"),
-    "indexer": ("indexer.wk", "indexer.weights_proj", "indexer.wk_weights_proj"),
 }
 
 

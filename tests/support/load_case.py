@@ -25,7 +25,6 @@ class Load:
     config: Mapping[str, Any]
     asked: Asked
     excluded: tuple[str, ...] = ()
-    spelling: int = 0
     platform: str = "cuda"
     seed: int = 0
     has_cache_scales: bool = False
