@@ -12,9 +12,10 @@ SUMMED = (
 )  # fmt: skip
 # what runs comes before what has ended, and what ended badly before the rest
 STATUSES = (
-    "paused", "loading", "planning", "waiting", "failed", "refused", "interrupted", "finished",
+    "paused", "loading", "planning", "waiting", "idle",
+    "failed", "refused", "interrupted", "finished",
 )  # fmt: skip
-RUNNING = STATUSES[:4]
+RUNNING = STATUSES[:5]
 STORES = ("poisoned", "writing", "empty", "ready")
 ETA_AFTER_S = 2.0
 

@@ -9,6 +9,7 @@ import pytest
 from support.serving import Serving, serving
 from support.two_roles import DRAFT_SHARD, TARGET_SHARD, write_two_roles
 
+from loadscope.app.load_view import LoadView
 from loadscope.app.roles import parse_roles
 from loadscope.app.tick import delta
 from loadscope.app.together import together
@@ -317,6 +318,14 @@ def wait_until(look: Callable[[], dict[str, Any]], is_so: Callable[[Any], bool])
         assert time.monotonic() < deadline, found["state"]["status"]
         time.sleep(0.01)
     return found
+
+
+def test_a_load_that_has_not_begun_is_part_of_the_sum() -> None:
+    """A client may ask between the moment a load is on record and its first event."""
+    views = [LoadView(number, role) for number, role in enumerate(BOTH, start=1)]
+    as_one = together([view.document(0.0) for view in views])
+    assert as_one is not None
+    assert (as_one["status"], as_one["bytes_total"], as_one["verdict"]) == ("idle", 0, "pending")
 
 
 def test_one_load_has_no_sum(disk: Path, tmp_path: Path) -> None:
