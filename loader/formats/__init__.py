@@ -64,7 +64,7 @@ def choose(
     try:
         return reader(config, need)
     except ValueError as error:
-        return _refuse(str(error), "a form of it that this loader knows")
+        return _refuse(str(error))
 
 
 NO_AWQ_EXPERTS = (
@@ -81,11 +81,12 @@ def method_of(config: Config) -> str:
     return {"compressed_tensors": "compressed-tensors"}.get(str(method), str(method))
 
 
-def _refuse(found: str, expected: str) -> Finding:
+def _refuse(found: str, expected: str | None = None) -> Finding:
+    wanted = "" if expected is None else f"; expected {expected}"
     return finding(
         "LS205",
         "quantization_config",
-        f"quantization_config has {found}; expected {expected}",
+        f"quantisation not supported: {found}{wanted}",
         fix="load a checkpoint in a supported format, or correct quantization_config",
         evidence={"found": found, "expected": expected},
     )

@@ -47,13 +47,13 @@ def _group_size(config: Mapping[str, Any]) -> int:
     bits = config.get("bits", config.get("w_bit"))
     group = config.get("group_size", config.get("q_group_size"))
     if bits != 4:
-        raise ValueError(f"awq with bits {bits!r}")
+        raise ValueError(f"awq with bits {bits!r}; expected 4")
     if config.get("zero_point", True) is not True:
-        raise ValueError("awq without zero points")
+        raise ValueError("awq without zero points; expected zero_point true")
     if str(config.get("version", "gemm")).lower() != "gemm":
-        raise ValueError(f"awq version {config['version']!r}")
+        raise ValueError(f"awq version {config['version']!r}; expected gemm")
     if isinstance(group, bool) or not isinstance(group, int) or group < 1:
-        raise ValueError(f"awq with group_size {group!r}")
+        raise ValueError(f"awq with group_size {group!r}; expected a positive whole number")
     return group
 
 

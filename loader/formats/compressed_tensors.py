@@ -20,7 +20,7 @@ def read(config: Mapping[str, Any], need: "Need") -> Format:
     """The format of a config entry; ValueError says what of it is not supported."""
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
-        raise ValueError(f"compressed-tensors with config_groups {groups!r}")
+        raise ValueError(f"compressed-tensors with config_groups {groups!r}; expected one or more")
     rows = tuple(_row(name, group) for name, group in groups.items())
     return Format(
         name="compressed-tensors: " + ", ".join(dict.fromkeys(row.scheme.name for row in rows)),
@@ -35,7 +35,7 @@ def read(config: Mapping[str, Any], need: "Need") -> Format:
 
 def _row(name: str, group: Any) -> Row:
     if not isinstance(group, Mapping) or not isinstance(group.get("weights"), Mapping):
-        raise ValueError(f"config_groups.{name} without weights")
+        raise ValueError(f"config_groups.{name} without weights; expected an object of that name")
     targets = read_entries(group, ("targets",), f"quantization_config.config_groups.{name}")
     scheme = _scheme(name, group["weights"], group.get("input_activations") or {})
     return Row(scheme, included=targets)
@@ -55,5 +55,6 @@ def _scheme(name: str, weights: Mapping[str, Any], activations: Mapping[str, Any
     state = "static" if is_static else "dynamic"
     raise ValueError(
         f"config_groups.{name} with {bits} bits, type {kind!r}, strategy {strategy!r}, "
-        f"{state} activations"
+        f"{state} activations; expected 8-bit floats per channel, tensor or block (blocks with "
+        f"dynamic activations), or 8-bit integers per channel"
     )

@@ -60,16 +60,20 @@ def read(config: Mapping[str, Any], need: "Need") -> Format:
     """The format of a config entry; ValueError says what of it is not supported."""
     activation = config.get("activation_scheme", "dynamic")
     if activation not in ("dynamic", "static"):
-        raise ValueError(f"fp8 with activation_scheme {activation!r}")
+        raise ValueError(f"fp8 with activation_scheme {activation!r}; expected dynamic or static")
     block = config.get("weight_block_size")
     if block is None:
         scheme = tensor_scheme(is_static=activation == "static")
     elif activation == "static":
-        raise ValueError("fp8 blocks with activation_scheme 'static'")
+        raise ValueError("fp8 blocks with activation_scheme 'static'; expected dynamic")
     else:
         scheme = block_scheme(read_block(block))
+    scale_fmt = config.get("scale_fmt")
+    if scale_fmt not in (None, "float32", "ue8m0"):
+        raise ValueError(f"scale_fmt {scale_fmt!r}; expected float32 or ue8m0")
+    powers = ", power-of-two scales" if scale_fmt == "ue8m0" else ""
     return Format(
-        name=scheme.name,
+        name=scheme.name + powers,
         method="fp8",
         plain=plain_scheme(need.dtype),
         rows=(Row(scheme),),
@@ -82,6 +86,6 @@ def read(config: Mapping[str, Any], need: "Need") -> Format:
 def read_block(block: object) -> tuple[int, int]:
     """weight_block_size as a pair of positive numbers."""
     match block:
-        case [int(rows), int(columns)] if rows > 0 and columns > 0:
+        case [int(rows), int(columns)] if type(rows) is type(columns) is int and rows > 0 < columns:
             return rows, columns
-    raise ValueError(f"weight_block_size {block!r}, which is no pair of sizes")
+    raise ValueError(f"weight_block_size {block!r}; expected two positive sizes")

@@ -62,7 +62,9 @@ def read(config: Mapping[str, Any], need: "Need") -> Format:
     algorithm = config.get("quant_algo", "NVFP4")
     group = config.get("group_size", GROUP)
     if algorithm != "NVFP4" or group != GROUP:
-        raise ValueError(f"quant_algo {algorithm!r} with group_size {group!r}")
+        raise ValueError(
+            f"quant_algo {algorithm!r} with group_size {group!r}; expected NVFP4 and 16"
+        )
     both = (Row(_scheme(is_expert=True), "expert"), Row(_scheme(is_expert=False), "linear"))
     kv_cache = config.get("kv_cache_quant_algo") or config.get("kv_cache_scheme")
     return Format(

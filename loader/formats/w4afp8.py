@@ -34,7 +34,9 @@ def read(config: Mapping[str, Any], need: "Need") -> Format:
     """The format of a config entry; ValueError says what of it is not supported."""
     layers = config.get("quantized_layers") or {}
     if any("NVFP4" in str(entry) for entry in _values(layers)):
-        raise ValueError("quantized_layers with NVFP4 (modelopt_mixed)")
+        raise ValueError(
+            "quantized_layers with NVFP4 (modelopt_mixed); expected int4 experts alone"
+        )
     return Format(
         name=f"w4afp8: {EXPERTS.name}, fp8 blocks 128x128",
         method="w4afp8",
