@@ -78,9 +78,18 @@ class Assigner:
         hits = [self.form.excludes(name) for name in modules.parts]
         entry = whole or next(filter(None, hits), None)
         if entry is None:
-            return self.form.assign(modules.all, is_expert), False
+            found = self.form.assign(modules.all, is_expert)
+            return found, self._is_divided(modules, is_expert)
         is_torn = whole is None and None in hits
         return Assigned(self.form.plain, f"{self.form.excluded.field} entry {entry!r}"), is_torn
+
+    def _is_divided(self, modules: Modules, is_expert: bool) -> bool:
+        """Whether include lists give the parts different schemes and do not name the whole."""
+        if all(row.included is None for row in self.form.rows):
+            return False
+        if self.form.assign(modules.fused, is_expert).scheme != self.form.plain:
+            return False
+        return len({self.form.assign((p,), is_expert).scheme.name for p in modules.parts}) > 1
 
 
 def _by_scheme(found: Iterable[tuple[Assigned, int]]) -> Iterator[tuple[Assigned, int]]:
@@ -103,7 +112,8 @@ def module_of(pattern: str, layer: int) -> str:
 def _torn(form: Format, param: Param, rules: Sequence[Rule], layers: list[int]) -> Finding:
     parts = [rule.source for rule in rules if not rule.is_alternative]
     names = ", ".join(source.replace(".{leaf}", "") for source in parts)
-    field = form.excluded.field or "the exclude list"
+    fields = [entries.field for entries in form.lists] or ["the exclude list"]
+    field = " or ".join(dict.fromkeys(fields))
     return finding(
         "LS212",
         param.name,

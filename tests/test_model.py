@@ -167,3 +167,18 @@ def test_a_pair_excluded_in_one_layer_is_still_a_pair_in_the_others() -> None:
         specs.append(spec)
     plan = make_plan(in_memory({**CONFIG, "quantization_config": entry}, specs))
     assert [f.message for f in plan.findings if f.level == "error"] == []
+
+
+def test_include_lists_that_tear_the_parts_of_one_parameter_are_an_error() -> None:
+    def errors(*targets: str) -> list[str]:
+        weights = {"num_bits": 8, "type": "float", "strategy": "channel"}
+        group = {"targets": list(targets), "weights": weights}
+        entry = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+        config = {**CONFIG, "quantization_config": entry}
+        plan = make_plan(in_memory(config, checkpoint_specs(dict(CONFIG))))
+        return [f.subject for f in plan.findings if f.code == "LS212"]
+
+    fused = "model.layers.{layer}.self_attn.fused_qkv_a_proj_with_mqa.{leaf}"
+    assert errors("re:.*q_a_proj$") == [fused]
+    assert errors("re:.*q_a_proj$", "kv_a_proj_with_mqa") == []
+    assert errors("Linear") == []
