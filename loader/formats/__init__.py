@@ -11,6 +11,7 @@ from loadscope.loader.formats import (
     fp8,
     int8,
     modelopt_fp4,
+    modelopt_fp8,
     w4afp8,
     w8a8_fp8,
 )
@@ -42,9 +43,10 @@ READERS: dict[str, Callable[[Config, Need], Format]] = {
     "w4afp8": w4afp8.read,
     "compressed-tensors": compressed_tensors.read,
     "modelopt_fp4": modelopt_fp4.read,
+    "modelopt_fp8": modelopt_fp8.read,
 }
 # modelopt writes an algorithm, not a method
-ALGORITHMS = {"NVFP4": "modelopt_fp4", "MIXED_PRECISION": "w4afp8"}
+ALGORITHMS = {"FP8": "modelopt_fp8", "NVFP4": "modelopt_fp4", "MIXED_PRECISION": "w4afp8"}
 
 
 def choose(

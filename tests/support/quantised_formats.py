@@ -86,6 +86,17 @@ def _w4afp8(name: str, scale_dtype: torch.dtype) -> Form:
     return Form(name, {"quant_method": "w4afp8"}, Storage("block"), experts, 128, 128, is_even=True)
 
 
+def _modelopt_fp8(name: str, **entry: Any) -> Form:
+    return Form(
+        name,
+        {"quant_method": "modelopt", "quant_algo": "FP8", **entry},
+        STATIC,
+        STATIC,
+        excluding="exclude_modules",
+        has_cache_scales="kv_cache_quant_algo" in entry,
+    )
+
+
 def _nvfp4(name: str, **entry: Any) -> Form:
     whole = {"quant_method": "modelopt_fp4", "quant_algo": "NVFP4", "group_size": 16, **entry}
     stored = Storage("nvfp4")
@@ -155,6 +166,8 @@ FORMS = {
         _awq("moe_wna16, groups of 128", 128, F16, WNA16),
         _w4afp8("w4afp8", BF16),
         _w4afp8("w4afp8, f32 scales", F32),
+        _modelopt_fp8("modelopt fp8"),
+        _modelopt_fp8("modelopt fp8, fp8 cache", kv_cache_quant_algo="FP8"),
         _nvfp4("nvfp4"),
         _nvfp4("nvfp4, fp8 cache", kv_cache_quant_algo="FP8"),
     )
