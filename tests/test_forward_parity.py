@@ -154,7 +154,7 @@ def weight_map(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("model", IN_BLOCKS)
 def test_a_model_in_blocks_is_stored_and_loaded_as_such(model: str, loaded: Loaded) -> None:
     plan = loaded.plan(model, "tp 1")
-    assert plan.format == "fp8 blocks 128x128"
+    assert plan.format.startswith("fp8 blocks 128x128")
     folder = loaded.saved(model).folder
     scales = [name for name in weight_map(folder) if name.endswith("_scale_inv")]
     assert len(scales) >= 72

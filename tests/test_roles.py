@@ -276,7 +276,9 @@ def test_the_stream_shows_both_and_the_sum(disk: Path, tmp_path: Path) -> None:
         shown = wait_until(hub.document, lambda one: one["state"]["bytes_done"] > 0)
         (draft,) = shown["also"]
         assert (shown["role"], draft["role"]) == BOTH
-        assert (shown["state"]["status"], draft["state"]["status"]) == ("loading", "waiting")
+        # a slow machine may see the target only when it has finished
+        assert shown["state"]["status"] in ("loading", "finished")
+        assert draft["state"]["status"] == "waiting"
         # the second heat map and the whole bar are there before their first byte
         assert sum(cell["written"] for cell in draft["grid"]["cells"]) == 0
         assert shown["together"]["bytes_total"] == (
