@@ -270,7 +270,7 @@ def test_loads_look_the_same_after_a_restart(disk: Path, tmp_path: Path) -> None
 
 
 def test_the_stream_shows_both_and_the_sum(disk: Path, tmp_path: Path) -> None:
-    with serving(tmp_path, disk / "good", roots=(disk,), roles=BOTH, pace_s=1.0) as server:
+    with serving(tmp_path, disk / "good", roots=(disk,), roles=BOTH, pace_s=3.0) as server:
         server.wait_for(lambda row: row["role"] == "draft" and row["status"] == "waiting")
         hub = server.services.hub
         shown = wait_until(hub.document, lambda one: one["state"]["bytes_done"] > 0)
