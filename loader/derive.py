@@ -115,7 +115,8 @@ Inputs = Sequence[torch.Tensor]
 
 def _expanded(codes: torch.Tensor, scale: torch.Tensor) -> Values:
     """fp8 with its tensor scale as bf16 products, for platforms that multiply in bf16."""
-    return Values(codes.to(torch.bfloat16) * scale.to(torch.bfloat16), scale)
+    # in float32 with one rounding, as torch multiplies bf16 by a float32 scalar on the CPU
+    return Values((codes.to(torch.float32) * scale).to(torch.bfloat16), scale)
 
 
 def _block_fnuz(inputs: Inputs, block: Block) -> Values:

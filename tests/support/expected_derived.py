@@ -116,5 +116,5 @@ def _one_scale(storage: Storage, local: Leaves, platform: str) -> tuple[Tensor, 
     quantised = (wide * factor).clamp(-top, top).to(dtype)
     left = 1 / factor
     if platform == "musa":
-        return quantised.to(BF16) * left.to(BF16), left
+        return (quantised.to(torch.float32) * left).to(BF16), left
     return quantised, left
