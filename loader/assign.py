@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from loadscope.loader.findings import Finding, finding
+from loadscope.loader.formats.entries import matched
 from loadscope.loader.formats.format import Assigned, Format
 from loadscope.loader.tables import Family, Param, Rule
 from loadscope.loader.topology import compact, layers_in
@@ -74,7 +75,7 @@ class Assigner:
         forced = self.form.force(modules.all, is_expert)
         if forced is not None:
             return forced, False
-        whole = next(filter(None, map(self.form.excludes, modules.fused)), None)
+        whole = self.form.excluded.find_any(modules.fused)
         hits = [self.form.excludes(name) for name in modules.parts]
         entry = whole or next(filter(None, hits), None)
         if entry is None:
@@ -131,14 +132,10 @@ def check_lists(form: Format, families: Sequence[Family], num_experts: int) -> l
     findings = []
     assigner = Assigner(form, num_experts)
     for entries in form.lists:
-        unmatched = dict.fromkeys(entries.texts)
-        for name in _all_modules(assigner, families):
-            for text in entries.find_all(name):
-                unmatched.pop(text, None)
-            if not unmatched:
-                break
-        if unmatched:
-            findings.append(_idle(entries.field, list(unmatched), len(entries.texts)))
+        used = matched(entries, _all_modules(assigner, families))
+        idle = [text for text in entries.texts if text not in used]
+        if idle:
+            findings.append(_idle(entries.field, idle, len(entries.texts)))
     return findings
 
 

@@ -130,7 +130,6 @@ class _Expansion:
             first_expert=first,
             pair=None if rule.pair is None else named(rule, leaf, rule.pair),
             is_alternative=rule.is_alternative,
-            is_transposed=leaf.is_transposed,
         )
 
     def _converted(self, index: int, target: Target, rule: Rule, leaf: Leaf) -> Source:

@@ -117,7 +117,6 @@ class Source:
     carrier: str | None = None
     arguments: tuple[int, ...] = ()
     is_alternative: bool = False
-    is_transposed: bool = False
     siblings: tuple[int, ...] = ()
     reason: str | None = None
 

@@ -27,7 +27,7 @@ class Row:
             return None
         if self.included is None:
             return self.entry
-        found = next(filter(None, map(self.included.find, modules)), None)
+        found = self.included.find_any(modules)
         return None if found is None else f"{self.included.field} entry {found!r}"
 
 
