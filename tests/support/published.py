@@ -86,7 +86,7 @@ def cases_of(pack: str) -> list[Case]:
     if pack in STORED_DRAFTS:
         found += [Case(pack, name, is_draft=True) for name in USUAL]
     if pack not in WITHOUT_FUSED_EXPERTS:
-        found += [Case(pack, name, fuses_shared=True) for name in ("tp 8", "tp 8 ep 8")]
+        found += [Case(pack, name, fuses_shared=True) for name in USUAL]
     if pack in STORED_DRAFTS:
         found.append(Case(pack, "tp 8", is_draft=True, fuses_shared=True))
     return found
