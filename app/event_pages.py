@@ -8,7 +8,7 @@ from loadscope.app.load_view import LoadView
 from loadscope.app.store_queries import Queries
 from loadscope.loader.events import BULK_KINDS, Event
 from loadscope.loader.explain import explain
-from loadscope.loader.outcomes import routed
+from loadscope.loader.outcomes import uses_of
 from loadscope.loader.plan import Plan
 from loadscope.loader.resolve import Tail
 from loadscope.loader.search import bulk_index, bulk_tensor
@@ -142,9 +142,9 @@ def _sources_of(plan: Plan, param: str) -> Iterator[tuple[Tail, int]]:
     if place is None:
         return
     index, layer = place
-    for tail, source, _target in routed(plan):
-        if source.target == index and tail.routed >> layer & 1:
-            yield tail, layer
+    # a tensor may fill several parts of one parameter
+    tails = {id(tail): tail for tail, _index, _source in uses_of(plan, index)}
+    yield from ((tail, layer) for tail in tails.values() if tail.routed >> layer & 1)
 
 
 def _of_tails(record: Event, plan: Plan, tails: list[tuple[Tail, int]]) -> Iterator[Event]:

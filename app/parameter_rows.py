@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from loadscope.app.load_view import LoadView
-from loadscope.loader.outcomes import deliveries, routed
-from loadscope.loader.place import volume
+from loadscope.loader.outcomes import uses_of
+from loadscope.loader.place import Placement, volume
 from loadscope.loader.plan import Plan
+from loadscope.loader.schema import Source
 from loadscope.loader.views import ParameterView, find_parameter, parameters
 
 State = Literal["full", "partial", "unwritten", "initial"]
@@ -54,26 +55,16 @@ def row(view: LoadView, plan: Plan, parameter: ParameterView) -> dict[str, Any]:
 
 def _count_sources(plan: Plan, parameter: ParameterView) -> int:
     """Checkpoint tensors with a slice of the parameter on its rank."""
-    tails = _tails_by_target(plan).get(parameter.target, ())
     layer = parameter.layer if parameter.layer is not None else 0
     tp = plan.seats[parameter.rank].tp
-    count = 0
-    for tail in tails:
-        placement = plan.placements.get((tail.source, tp)) if tail.routed >> layer & 1 else None
-        if placement is not None:
-            count += not placement.experts or placement.slot(tail.expert) is not None
-    return count
-
-
-def _tails_by_target(plan: Plan) -> dict[int, list[Any]]:
-    if "tails_by_target" not in plan.cache:
-        index: dict[int, list[Any]] = {}
-        for tail, source, _target in routed(plan):
-            assert source.target is not None
-            index.setdefault(source.target, []).append(tail)
-        plan.cache["tails_by_target"] = index
-    kept: dict[int, list[Any]] = plan.cache["tails_by_target"]
-    return kept
+    found = set()
+    for tail, index, source in uses_of(plan, parameter.target):
+        placement = plan.placements.get((index, tp)) if tail.routed >> layer & 1 else None
+        if placement is not None and (
+            not source.experts or placement.slot(tail.expert) is not None
+        ):
+            found.add(id(tail))
+    return len(found)
 
 
 def slots(view: LoadView, plan: Plan, name: str, rank: int) -> list[dict[str, Any]] | None:
@@ -85,6 +76,8 @@ def slots(view: LoadView, plan: Plan, name: str, rank: int) -> list[dict[str, An
     if place is None or not any(p.name == name for p in list_parameters(plan, (rank,))):
         return None
     index, layer = place
+    if not plan.targets[index].is_stacked:
+        return []
     totals: dict[int, int] = {}
     experts: dict[int, int] = {}
     written: dict[int, int] = {}
@@ -101,11 +94,22 @@ def slots(view: LoadView, plan: Plan, name: str, rank: int) -> list[dict[str, An
 
 def _pieces(plan: Plan, index: int, layer: int, rank: int) -> Iterator[tuple[int, int, str, int]]:
     """Slot, expert, file and elements of every slice of a stacked parameter."""
-    for tail in _tails_by_target(plan).get(index, ()):
-        if not tail.routed >> layer & 1:
+    tp = plan.seats[rank].tp
+    for tail, number, source in uses_of(plan, index):
+        # what only feeds a conversion writes nothing itself
+        if not tail.routed >> layer & 1 or source.feeds:
             continue
-        for delivery in deliveries(plan, tail, layer, ranks=(rank,)):
-            if delivery.expert is not None:
-                file = plan.shards[plan.tensors[tail.name(layer)].file].name
-                slot = delivery.target_box[0][0]
-                yield slot, delivery.expert, file, volume(delivery.source_box)
+        file = plan.shards[plan.tensors[tail.name(layer)].file].name
+        placement = plan.placements[(number, tp)]
+        each = volume(placement.source_box if source.experts else placement.source_box[1:])
+        for slot, expert in _experts_of(placement, source, tail.expert):
+            yield slot, expert, file, each
+
+
+def _experts_of(placement: Placement, source: Source, expert: int) -> list[tuple[int, int]]:
+    """(slot, expert) of one expert's tensor, or of every expert in a stacked one."""
+    if not source.experts:
+        slots, experts = placement.target_box[0], placement.source_box[0]
+        return list(zip(range(*slots), range(*experts), strict=True))
+    slot = placement.slot(expert)
+    return [] if slot is None else [(slot, expert)]

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from loadscope.loader.outcomes import deliveries, holds, outcome, rank_outcome, uses
+from loadscope.loader.outcomes import deliveries, holds, outcome, rank_outcome, uses_of
 from loadscope.loader.place import Box
 from loadscope.loader.plan import Plan
 from loadscope.loader.resolve import Tail
@@ -211,8 +211,8 @@ def _unfilled(kind: FillKind) -> str:
 def _sources(plan: Plan, index: int, layer: int, rank: int | None) -> Iterator[dict[str, Any]]:
     """Every tensor of the checkpoint that fills a parameter, with its slices per rank."""
     param = plan.targets[index].full_name(layer)
-    for tail, _index, source, _target in uses(plan):
-        if source.target != index or not tail.routed >> layer & 1:
+    for tail, _use, source in uses_of(plan, index):
+        if not tail.routed >> layer & 1:
             continue
         name = tail.name(layer)
         tensor = plan.tensors[name]

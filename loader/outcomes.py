@@ -166,6 +166,18 @@ def uses(plan: Plan) -> Iterator[tuple[Tail, int, Source, Target]]:
             yield tail, index, source, plan.targets[source.target]
 
 
+def uses_of(plan: Plan, target: int) -> list[tuple[Tail, int, Source]]:
+    """Uses that fill or feed a target: (tail, source index, source); kept with the plan."""
+    if "uses_of_target" not in plan.cache:
+        found: dict[int, list[tuple[Tail, int, Source]]] = {}
+        for tail, index, source, _target in uses(plan):
+            assert source.target is not None
+            found.setdefault(source.target, []).append((tail, index, source))
+        plan.cache["uses_of_target"] = found
+    kept: dict[int, list[tuple[Tail, int, Source]]] = plan.cache["uses_of_target"]
+    return kept.get(target, [])
+
+
 def _add(groups: dict[str, dict[str, int]], reason: str, tail: Tail, mask: int) -> None:
     group = groups.setdefault(reason, {"count": 0, "bytes": 0})
     group["count"] += mask.bit_count()
