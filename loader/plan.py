@@ -17,7 +17,7 @@ from loadscope.loader.expand import expand
 from loadscope.loader.families import build
 from loadscope.loader.families.choices import Choices
 from loadscope.loader.findings import Finding, finding, sort_by_level
-from loadscope.loader.formats import Need
+from loadscope.loader.formats import Context
 from loadscope.loader.formats.format import Format
 from loadscope.loader.fusion import check_fusion
 from loadscope.loader.model import Model, apply_overrides, describe
@@ -58,7 +58,7 @@ def make_plan(
     tails = list(collect(checkpoint.tensors.items()).values())
     model, form = _describe(checkpoint, layout, options, tails, findings)
     if model is None or form is None:
-        return _empty(checkpoint, layout, options, model, findings, clock)
+        return _empty(checkpoint, layout, options, model, tails, findings, clock)
     schema = _schema(model, form, layout, options)
     findings += schema.findings
     derives, underived = derivation.derives(
@@ -155,7 +155,7 @@ def check_options(model: Model, form: Format, options: Options) -> list[Finding]
 
 def format_of(model: Model, layout: Layout, options: Options) -> Format | Finding:
     """The format of a model's quantisation entry under the given options."""
-    need = Need(
+    context = Context(
         dtype=model.dtype,
         hidden_size=model.hidden_size,
         expert_width=max(1, model.moe_intermediate_size // max(1, layout.ways("expert_tp"))),
@@ -163,7 +163,7 @@ def format_of(model: Model, layout: Layout, options: Options) -> Format | Findin
         nvfp4_attention_fp8=options.nvfp4_attention_fp8,
         nextn_moe_fp8=options.nextn_moe_fp8,
     )
-    return formats.choose(model.quantization, need, options.quantization)
+    return formats.choose(model.quantization, context, options.quantization)
 
 
 def _check_lists(model: Model, form: Format, options: Options) -> list[Finding]:
@@ -208,14 +208,15 @@ def _empty(
     layout: Layout,
     options: Options,
     model: Model | None,
+    tails: list[Tail],
     findings: list[Finding],
     clock: _Clock,
 ) -> Plan:
     """A plan of nothing: the findings say why."""
-    tails = tuple(collect(checkpoint.tensors.items()).values())
     return Plan(
         checkpoint.label, checkpoint.kind, checkpoint.shards, checkpoint.tensors, layout, options,
-        model, "unknown", (), (), (), tails, (), {}, {}, sort_by_level(findings), clock.seconds,
+        model, "unknown", (), (), (), tuple(tails), (), {}, {}, sort_by_level(findings),
+        clock.seconds,
     )  # fmt: skip
 
 

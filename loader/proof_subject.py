@@ -23,7 +23,8 @@ class Supply:
 class Subject:
     """What the proof sees of a plan: kinds, boxes and masks, no rules.
 
-    `present`: layers in which a name of one expert is there and usable.
+    `present`: layers in which a name of one expert is there and usable. `siblings`: sources that
+    are further uses of another's tensor.
     """
 
     layout: Layout
@@ -37,6 +38,7 @@ class Subject:
     zero_boxes: Mapping[tuple[int, int], Box]
     supplies: dict[int, list[Supply]] = field(default_factory=dict)
     present: dict[tuple[Need, int], int] = field(default_factory=dict)
+    siblings: set[int] = field(default_factory=set)
 
     def uses(self, index: int) -> tuple[int, ...]:
         """A source and the further uses of the same tensor."""

@@ -29,8 +29,9 @@ def prove(subject: Subject) -> list[Finding]:
     findings += check_scales(subject)
     subject.supplies = _supplies(subject)
     subject.present = _present(subject)
+    subject.siblings = {index for source in subject.sources for index in source.siblings}
     for index, target in enumerate(subject.targets):
-        if target.fill.is_allocated and target.fill.kind != "shared":
+        if target.fill.is_allocated:
             findings += _TargetProof(subject, index).run()
     return [*findings, *_two_names(subject)]
 
@@ -118,7 +119,7 @@ class _TargetProof:
     def _usable(self) -> list[tuple[Supply, int]]:
         """Supplies that write, each with the layers in which its inputs are all there."""
         usable = []
-        siblings = {i for s in self.subject.sources for i in s.siblings}
+        siblings = self.subject.siblings
         for supply in self.supplies:
             source = self.subject.sources[supply.source]
             mask = supply.present

@@ -336,8 +336,8 @@ def _orphans(held: tuple[str, ...]) -> tuple[Finding, ...]:
         finding(
             "LS504",
             held[0],
-            f"{len(held)} tensors still wait for their partner at the end of the update, the "
-            f"first is {held[0]}",
+            f"{held[0]} still waits for its partner at the end of the update"
+            + (f", and {len(held) - 1} more do" if len(held) > 1 else ""),
             fix="send both halves of a pair in one update",
             count=len(held),
             example=held[0],

@@ -2,11 +2,13 @@
 
 import gzip
 import json
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import settings
 
 from loadscope.loader.checkpoint import Checkpoint, open_checkpoint
@@ -45,3 +47,12 @@ def open_pack(name: str) -> Checkpoint:
 def v3_pack_document() -> dict[str, Any]:
     """The V3 pack as it stands in its file, read without the loader."""
     return json.loads(gzip.decompress(pack_path("deepseek-v3").read_bytes()))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """For tiny tensors: threads would only wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -6,7 +6,12 @@ import pytest
 import torch
 from support.loaded import plan_of
 from support.updates import (
+    ATTN,
     EP2,
+    EXPERTS,
+    KV_B,
+    O_PROJ,
+    WK,
     Files,
     Weights,
     contents,
@@ -20,25 +25,12 @@ from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Options
 from loadscope.loader.topology import Layout
 
-ATTN = "model.layers.1.self_attn."
-EXPERTS = "model.layers.1.mlp.experts."
-KV_B = ATTN + "kv_b_proj."
-O_PROJ = ATTN + "o_proj.weight"
-WK = ATTN + "indexer.wk."
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return Files(tmp_path_factory.mktemp("update"))
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """The tensors are tiny: threads would only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # a tensor that cannot be written alone, and what it waits for

@@ -1,6 +1,5 @@
 """Weights handed over in memory leave the bytes that a load from disk leaves."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,10 @@ from support.golden_checkpoint import VARIANTS, tensor_bytes
 from support.loaded import load_rank, plan_of
 from support.safetensors_files import write_checkpoint
 from support.updates import (
+    ATTN,
     EP2,
+    KV_B,
+    O_PROJ,
     Files,
     addresses,
     differing,
@@ -28,25 +30,12 @@ from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Options, make_plan
 from loadscope.loader.topology import Layout
 
-ATTN = "model.layers.1.self_attn."
-EXPERTS = "model.layers.1.mlp.experts."
-KV_B = ATTN + "kv_b_proj."
-O_PROJ = ATTN + "o_proj.weight"
-WK = ATTN + "indexer.wk."
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return Files(tmp_path_factory.mktemp("update"))
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """The tensors are tiny: threads would only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # what is special about the variant's names in memory

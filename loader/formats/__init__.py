@@ -21,7 +21,7 @@ Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class Context:
     """What a format may have to know beside its config entry; sizes of one expert on one rank."""
 
     dtype: str
@@ -32,7 +32,7 @@ class Need:
     nextn_moe_fp8: bool = False
 
 
-READERS: dict[str, Callable[[Config, Need], Format]] = {
+READERS: dict[str, Callable[[Config, Context], Format]] = {
     "fp8": fp8.read,
     "w8a8_fp8": w8a8_fp8.read,
     "w8a8_int8": int8.read_channel,
@@ -50,10 +50,10 @@ ALGORITHMS = {"FP8": "modelopt_fp8", "NVFP4": "modelopt_fp4", "MIXED_PRECISION":
 
 
 def choose(
-    quantization: Config | None, need: Need, override: str | None = None
+    quantization: Config | None, context: Context, override: str | None = None
 ) -> Format | Finding:
     """The format that the quantisation entry of a config describes, or why there is none."""
-    plain = plain_scheme(need.dtype)
+    plain = plain_scheme(context.dtype)
     if quantization is None and override is None:
         return Format(plain.name, "none", plain)
     config = quantization if quantization is not None else {}
@@ -64,7 +64,7 @@ def choose(
     if reader is None:
         return _refuse(f"method {method!r}", f"one of {', '.join(sorted(READERS))}, or no entry")
     try:
-        return reader(config, need)
+        return reader(config, context)
     except ValueError as error:
         return _refuse(str(error))
 

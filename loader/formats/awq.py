@@ -12,31 +12,33 @@ from loadscope.loader.formats.format import Format, Row, plain_scheme
 from loadscope.loader.tables import Leaf, Scheme
 
 if TYPE_CHECKING:
-    from loadscope.loader.formats import Need
+    from loadscope.loader.formats import Context
 
 PACKED = 8  # codes in an int32
 SMALLEST_GROUP = 32
 
 
-def read_marlin(config: Mapping[str, Any], need: "Need") -> Format:
-    scheme = _linear(_group_size(config), need.dtype)
-    return _format("awq_marlin", (Row(scheme),), config, need)
+def read_marlin(config: Mapping[str, Any], context: "Context") -> Format:
+    scheme = _linear(_group_size(config), context.dtype)
+    return _format("awq_marlin", (Row(scheme),), config, context)
 
 
-def read_wna16(config: Mapping[str, Any], need: "Need") -> Format:
+def read_wna16(config: Mapping[str, Any], context: "Context") -> Format:
     group = _group_size(config)
     rows = (
-        Row(_wna16_experts(group, need), "expert"),
-        Row(_linear(group, need.dtype), "linear"),
+        Row(_wna16_experts(group, context), "expert"),
+        Row(_linear(group, context.dtype), "linear"),
     )
-    return _format("moe_wna16", rows, config, need)
+    return _format("moe_wna16", rows, config, context)
 
 
-def _format(method: str, rows: tuple[Row, ...], config: Mapping[str, Any], need: "Need") -> Format:
+def _format(
+    method: str, rows: tuple[Row, ...], config: Mapping[str, Any], context: "Context"
+) -> Format:
     return Format(
         name=f"awq 4 bit, groups of {_group_size(config)} ({method})",
         method=method,
-        plain=plain_scheme(need.dtype),
+        plain=plain_scheme(context.dtype),
         rows=rows,
         excluded=read_entries(config, ("modules_to_not_convert",), "quantization_config"),
         config_entry="quantization_config.quant_method = awq",
@@ -75,12 +77,12 @@ def _linear(group: int, dtype: str) -> Scheme:
     )
 
 
-def _wna16_experts(group: int, need: "Need") -> Scheme:
+def _wna16_experts(group: int, context: "Context") -> Scheme:
     """Groups are halved until they divide both sides of an expert, never below 32."""
     small = group
-    while small > SMALLEST_GROUP and (need.expert_width % small or need.hidden_size % small):
+    while small > SMALLEST_GROUP and (context.expert_width % small or context.hidden_size % small):
         small //= 2
-    codes, zeros, scales = _leaves(group, need.dtype)
+    codes, zeros, scales = _leaves(group, context.dtype)
     repeat = (group // small,)
     return Scheme(
         name=f"wna16 groups of {small}",
@@ -91,7 +93,7 @@ def _wna16_experts(group: int, need: "Need") -> Scheme:
                 stored=zeros, convert="repack_awq_zeros", arguments=repeat,
             ),
             Leaf(
-                "scales", need.dtype, 1, small, role="scale",
+                "scales", context.dtype, 1, small, role="scale",
                 stored=scales, convert="transpose_scales", arguments=repeat,
             ),
         ),

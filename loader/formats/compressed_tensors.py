@@ -13,10 +13,10 @@ from loadscope.loader.formats.int8 import CHANNEL
 from loadscope.loader.tables import Scheme
 
 if TYPE_CHECKING:
-    from loadscope.loader.formats import Need
+    from loadscope.loader.formats import Context
 
 
-def read(config: Mapping[str, Any], need: "Need") -> Format:
+def read(config: Mapping[str, Any], context: "Context") -> Format:
     """The format of a config entry; ValueError says what of it is not supported."""
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
@@ -25,7 +25,7 @@ def read(config: Mapping[str, Any], need: "Need") -> Format:
     return Format(
         name="compressed-tensors: " + ", ".join(dict.fromkeys(row.scheme.name for row in rows)),
         method="compressed-tensors",
-        plain=plain_scheme(need.dtype),
+        plain=plain_scheme(context.dtype),
         rows=rows,
         excluded=read_entries(config, ("ignore",), "quantization_config"),
         has_kv_scales=bool(config.get("kv_cache_scheme")),

@@ -8,7 +8,7 @@ from loadscope.loader.formats.format import Format, Row, plain_scheme
 from loadscope.loader.tables import WHOLE, Leaf, Scheme
 
 if TYPE_CHECKING:
-    from loadscope.loader.formats import Need
+    from loadscope.loader.formats import Context
 
 BLOCK = (128, 128)
 WEIGHT = Leaf("weight", "F8_E4M3")
@@ -56,7 +56,7 @@ def channel_scheme(*, is_static: bool = False) -> Scheme:
     )
 
 
-def read(config: Mapping[str, Any], need: "Need") -> Format:
+def read(config: Mapping[str, Any], context: "Context") -> Format:
     """The format of a config entry; ValueError says what of it is not supported."""
     activation = config.get("activation_scheme", "dynamic")
     if activation not in ("dynamic", "static"):
@@ -75,7 +75,7 @@ def read(config: Mapping[str, Any], need: "Need") -> Format:
     return Format(
         name=scheme.name + powers,
         method="fp8",
-        plain=plain_scheme(need.dtype),
+        plain=plain_scheme(context.dtype),
         rows=(Row(scheme),),
         excluded=read_entries(config, EXCLUDED, "quantization_config"),
         has_kv_scales=True,

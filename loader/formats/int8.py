@@ -10,7 +10,7 @@ from loadscope.loader.formats.fp8 import read_block as read_block_size
 from loadscope.loader.tables import WHOLE, Leaf, Scheme
 
 if TYPE_CHECKING:
-    from loadscope.loader.formats import Need
+    from loadscope.loader.formats import Context
 
 WEIGHT = Leaf("weight", "I8")
 CHANNEL = Scheme(
@@ -24,11 +24,11 @@ CHANNEL = Scheme(
 )
 
 
-def read_channel(config: Mapping[str, Any], need: "Need") -> Format:
-    return _format(CHANNEL, "w8a8_int8", config, need)
+def read_channel(config: Mapping[str, Any], context: "Context") -> Format:
+    return _format(CHANNEL, "w8a8_int8", config, context)
 
 
-def read_block(config: Mapping[str, Any], need: "Need") -> Format:
+def read_block(config: Mapping[str, Any], context: "Context") -> Format:
     """The format of a config entry; ValueError says what of it is not supported."""
     rows, columns = block = read_block_size(config.get("weight_block_size"))
     scheme = Scheme(
@@ -40,14 +40,14 @@ def read_block(config: Mapping[str, Any], need: "Need") -> Format:
         block=block,
         unused=("input_scale",),
     )
-    return _format(scheme, "blockwise_int8", config, need)
+    return _format(scheme, "blockwise_int8", config, context)
 
 
-def _format(scheme: Scheme, method: str, config: Mapping[str, Any], need: "Need") -> Format:
+def _format(scheme: Scheme, method: str, config: Mapping[str, Any], context: "Context") -> Format:
     return Format(
         name=scheme.name,
         method=method,
-        plain=plain_scheme(need.dtype),
+        plain=plain_scheme(context.dtype),
         rows=(Row(scheme),),
         excluded=read_entries(config, EXCLUDED, "quantization_config"),
         config_entry=f"quantization_config.quant_method = {method}",

@@ -12,7 +12,7 @@ from loadscope.loader.formats.format import Format, Row, plain_scheme
 from loadscope.loader.tables import WHOLE, Fill, Leaf, Scheme
 
 if TYPE_CHECKING:
-    from loadscope.loader.formats import Need
+    from loadscope.loader.formats import Context
 
 GROUP = 16
 SWIZZLED = Fill("later", None, "an engine lays the block scales out for its kernel")
@@ -57,7 +57,7 @@ def quantised_on_load(dtype: str) -> Scheme:
     )  # fmt: skip
 
 
-def read(config: Mapping[str, Any], need: "Need") -> Format:
+def read(config: Mapping[str, Any], context: "Context") -> Format:
     """The format of a config entry; ValueError says what of it is not supported."""
     algorithm = config.get("quant_algo", "NVFP4")
     group = config.get("group_size", GROUP)
@@ -70,21 +70,21 @@ def read(config: Mapping[str, Any], need: "Need") -> Format:
     return Format(
         name="nvfp4 groups of 16",
         method="modelopt_fp4",
-        plain=plain_scheme(need.dtype),
-        rows=() if need.is_draft else both,
-        forced=_on_load(need),
+        plain=plain_scheme(context.dtype),
+        rows=() if context.is_draft else both,
+        forced=_on_load(context),
         excluded=read_entries(config, ("exclude_modules", "ignore"), "quantization"),
-        has_kv_scales=bool(kv_cache) and not need.is_draft,
+        has_kv_scales=bool(kv_cache) and not context.is_draft,
         config_entry="quant_algo = NVFP4",
     )
 
 
-def _on_load(need: "Need") -> tuple[Row, ...]:
+def _on_load(context: "Context") -> tuple[Row, ...]:
     rows: tuple[Row, ...] = ()
-    if need.nvfp4_attention_fp8:
+    if context.nvfp4_attention_fp8:
         entry = Entries(("self_attn.q_b_proj",), "--nvfp4-attention-fp8")
-        rows += (Row(quantised_on_load(need.dtype), "linear", entry),)
-    if need.nextn_moe_fp8 and need.is_draft:
+        rows += (Row(quantised_on_load(context.dtype), "linear", entry),)
+    if context.nextn_moe_fp8 and context.is_draft:
         entry = Entries(("mlp.experts", "mlp.shared_experts"), "--nextn-moe-fp8")
-        rows += (Row(quantised_on_load(need.dtype), "any", entry),)
+        rows += (Row(quantised_on_load(context.dtype), "any", entry),)
     return rows

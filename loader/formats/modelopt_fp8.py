@@ -8,10 +8,10 @@ from loadscope.loader.formats.format import Format, Row, plain_scheme
 from loadscope.loader.formats.fp8 import tensor_scheme
 
 if TYPE_CHECKING:
-    from loadscope.loader.formats import Need
+    from loadscope.loader.formats import Context
 
 
-def read(config: Mapping[str, Any], need: "Need") -> Format:
+def read(config: Mapping[str, Any], context: "Context") -> Format:
     """The format of a config entry; ValueError says what of it is not supported."""
     algorithm = config.get("quant_algo", "FP8")
     if algorithm != "FP8":
@@ -21,7 +21,7 @@ def read(config: Mapping[str, Any], need: "Need") -> Format:
     return Format(
         name=f"{scheme.name} (modelopt)",
         method="modelopt_fp8",
-        plain=plain_scheme(need.dtype),
+        plain=plain_scheme(context.dtype),
         rows=(Row(scheme),),
         excluded=read_entries(config, ("exclude_modules", "ignore"), "quantization"),
         has_kv_scales=bool(kv_cache),

@@ -12,7 +12,7 @@ from loadscope.loader.formats.fp8 import EXCLUDED, block_scheme
 from loadscope.loader.tables import WHOLE, Fill, Leaf, Scheme
 
 if TYPE_CHECKING:
-    from loadscope.loader.formats import Need
+    from loadscope.loader.formats import Context
 
 GROUP = 128
 UNSET = Fill("initial", 1.0, "the checkpoint has no activation scales: 1.0 means none")
@@ -30,7 +30,7 @@ EXPERTS = Scheme(
 )  # fmt: skip
 
 
-def read(config: Mapping[str, Any], need: "Need") -> Format:
+def read(config: Mapping[str, Any], context: "Context") -> Format:
     """The format of a config entry; ValueError says what of it is not supported."""
     layers = config.get("quantized_layers") or {}
     if any("NVFP4" in str(entry) for entry in _values(layers)):
@@ -40,7 +40,7 @@ def read(config: Mapping[str, Any], need: "Need") -> Format:
     return Format(
         name=f"w4afp8: {EXPERTS.name}, fp8 blocks 128x128",
         method="w4afp8",
-        plain=plain_scheme(need.dtype),
+        plain=plain_scheme(context.dtype),
         rows=(Row(EXPERTS, "expert"), Row(block_scheme(), "linear")),
         excluded=read_entries(config, EXCLUDED, "quantization_config"),
         config_entry="quant_algo = MIXED_PRECISION (w4afp8)",

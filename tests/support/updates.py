@@ -18,6 +18,11 @@ from support.golden_checkpoint import write_golden_checkpoint
 from support.loaded import load_rank, plan_of
 
 EP2 = Layout(tp_size=2, ep_size=2)
+ATTN = "model.layers.1.self_attn."
+EXPERTS = "model.layers.1.mlp.experts."
+KV_B = ATTN + "kv_b_proj."
+O_PROJ = ATTN + "o_proj.weight"
+WK = ATTN + "indexer.wk."
 Weights = dict[str, Tensor]
 
 
