@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from loadscope.loader.outcomes import deliveries, holds, outcome, rank_outcome, uses_of
+from loadscope.loader.outcomes import deliveries, fill_of, holds, outcome, rank_outcome, uses_of
 from loadscope.loader.place import Box
 from loadscope.loader.plan import Plan
 from loadscope.loader.resolve import Tail
@@ -190,7 +190,7 @@ def _reverse(plan: Plan, name: str, index: int, layer: int, rank: int | None) ->
         "dtype": target.dtype,
         "shape": list(plan.shapes[index]) if plan.shapes else list(target.shape),
         "whole_shape": list(target.shape),
-        "fill": target.fill.kind,
+        "fill": fill_of(plan, index, layer),
         "fill_reason": target.fill.reason,
         "ranks": holders,
         "steps": [],

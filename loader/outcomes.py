@@ -9,6 +9,7 @@ from loadscope.loader.place import Box
 from loadscope.loader.plan import Plan
 from loadscope.loader.resolve import Tail
 from loadscope.loader.schema import Source, Target
+from loadscope.loader.tables import FillKind
 from loadscope.loader.topology import Seat
 
 
@@ -176,6 +177,29 @@ def uses_of(plan: Plan, target: int) -> list[tuple[Tail, int, Source]]:
         plan.cache["uses_of_target"] = found
     kept: dict[int, list[tuple[Tail, int, Source]]] = plan.cache["uses_of_target"]
     return kept.get(target, [])
+
+
+def stored_layers(plan: Plan, target: int) -> int:
+    """Layers (bit mask) in which the files have something to write to a target."""
+    mask = 0
+    for tail, _index, source in uses_of(plan, target):
+        mask |= 0 if source.feeds else tail.routed
+    return mask
+
+
+def layers_by_fill(plan: Plan, index: int) -> dict[FillKind, int]:
+    """How a target gets its value, by layers: an initial value gives way to one in the files."""
+    target = plan.targets[index]
+    if target.fill.kind != "initial":
+        return {target.fill.kind: target.layers}
+    stored = target.layers & stored_layers(plan, index)
+    return {"checkpoint": stored, "initial": target.layers & ~stored}
+
+
+def fill_of(plan: Plan, index: int, layer: int) -> FillKind:
+    """How a target gets its value in one layer."""
+    fills = layers_by_fill(plan, index)
+    return next(kind for kind, mask in fills.items() if mask >> layer & 1)
 
 
 def _add(groups: dict[str, dict[str, int]], reason: str, tail: Tail, mask: int) -> None:

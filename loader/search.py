@@ -9,6 +9,7 @@ from typing import Any
 
 from loadscope.loader.dtypes import ITEM_BYTES
 from loadscope.loader.outcomes import (
+    fill_of,
     global_skip_masks,
     holds,
     outcome,
@@ -124,7 +125,7 @@ def _rule_and_param(plan: Plan, tail: Tail, layer: int) -> tuple[str | None, str
 
 
 def _parameter_row(plan: Plan, name: str) -> dict[str, Any]:
-    index, _layer = parameter_places(plan)[name]
+    index, layer = parameter_places(plan)[name]
     target, shape = plan.targets[index], plan.shapes[index]
     return {
         "name": name,
@@ -134,7 +135,7 @@ def _parameter_row(plan: Plan, name: str) -> dict[str, Any]:
         "shape": list(shape),
         "rule": None,
         "param": name,
-        "outcome": target.fill.kind,
+        "outcome": fill_of(plan, index, layer),
         "reason": None,
         "bytes": prod(shape) * ITEM_BYTES[target.dtype],
     }

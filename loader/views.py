@@ -7,7 +7,7 @@ from typing import Any
 
 from loadscope.loader.dtypes import ITEM_BYTES
 from loadscope.loader.events import UNEXPECTED_REASONS
-from loadscope.loader.outcomes import global_skips, holds, routed, uses
+from loadscope.loader.outcomes import global_skips, holds, layers_by_fill, routed, uses
 from loadscope.loader.place import volume
 from loadscope.loader.plan import Plan
 from loadscope.loader.tables import Fill, FillKind
@@ -46,6 +46,7 @@ def parameters(plan: Plan, rank: int) -> Iterator[ParameterView]:
     seat = plan.seats[rank]
     for index, target in enumerate(plan.targets if plan.shapes else ()):
         held = holds(plan, target, seat) if target.fill.is_allocated else 0
+        fills = layers_by_fill(plan, index)
         for layer in layers_in(held):
             yield ParameterView(
                 name=target.full_name(layer),
@@ -54,7 +55,7 @@ def parameters(plan: Plan, rank: int) -> Iterator[ParameterView]:
                 layer=layer if target.stage == "layer" else None,
                 shape=plan.shapes[index],
                 dtype=target.dtype,
-                fill=target.fill.kind,
+                fill=next(kind for kind, mask in fills.items() if mask >> layer & 1),
                 module=target.module,
             )
 
@@ -123,9 +124,9 @@ def totals(plan: Plan) -> dict[str, Any]:
     if not plan.targets:
         outcomes["failed"] = len(plan.tensors)
     fills = {"checkpoint": 0, "initial": 0, "shared": 0}
-    for target in plan.targets:
-        kind = target.fill.kind
-        fills[kind] = fills.get(kind, 0) + target.layers.bit_count()
+    for index in range(len(plan.targets)):
+        for kind, mask in layers_by_fill(plan, index).items():
+            fills[kind] = fills.get(kind, 0) + mask.bit_count()
     return {
         "tensors": len(plan.tensors),
         "bytes": sum(t.stop - t.start for t in plan.tensors.values()),
