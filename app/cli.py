@@ -77,10 +77,14 @@ def load(
     fingerprints: Annotated[
         Path | None, typer.Option("--fingerprints", help="write a hash of every parameter there")
     ] = None,
+    check_reload: Annotated[
+        bool, typer.Option("--check-reload", help="load again and say whether all is the same")
+    ] = False,
     state_dir: opt.StateDir = None,
     json: opt.Json = False,
 ) -> None:
     """Load one rank, record the load, and prove that every element was written."""
+    from loadscope.app.identity_command import print_identity
     from loadscope.app.load_command import load_once
 
     layout = shape.layout()
@@ -99,13 +103,19 @@ def load(
     )
     output.log_to_stderr()
     target = opt.writable_or_refuse(fingerprints)
-    document = load_once(settings, checkpoint, target, show_progress=not json)
+    document = load_once(
+        settings, checkpoint, target, check_again=check_reload, show_progress=not json
+    )
+    again = document.get("reload_identity")
     if json:
         output.print_json(document)
     else:
         output.print_findings(document["findings"])
         output.stdout.print(output.load_line(document))
-    raise typer.Exit(0 if document["status"] == "finished" else FAILED)
+        if again is not None:
+            print_identity(again)
+    is_fine = document["status"] == "finished" and (again is None or again["verdict"] == "pass")
+    raise typer.Exit(0 if is_fine else FAILED)
 
 
 @app.command()
@@ -125,8 +135,11 @@ def serve(
     ] = None,
     roles: opt.Roles = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="allow a --host that others can reach")
+        bool, typer.Option("--insecure", help="allow a --host that others can reach, without a key")
     ] = False,
+    api_key_file: opt.ApiKeyFile = None,
+    spool_dir: opt.SpoolDir = None,
+    memory_budget: opt.MemoryBudget = None,
 ) -> None:
     """Load a checkpoint and show the load live; answer questions about it over HTTP."""
     from loadscope.app.serve_command import run_server
@@ -139,6 +152,9 @@ def serve(
         host=host,
         port=port,
         insecure=insecure or None,
+        api_key=opt.api_key_or_refuse(api_key_file),
+        spool_dir=opt.spool_dir_or_refuse(spool_dir),
+        memory_budget_bytes=opt.size_or_refuse("--memory-budget", memory_budget),
         device=device,
         ranks=opt.ranks_or_refuse(ranks, layout),
         roles=opt.roles_or_refuse(roles, draft=shape.draft),
@@ -158,6 +174,9 @@ def demo(
         float, typer.Option("--seconds", min=0.1, help="how long the load shall take")
     ] = DEMO_SECONDS,
     roles: opt.Roles = None,
+    api_key_file: opt.ApiKeyFile = None,
+    spool_dir: opt.SpoolDir = None,
+    memory_budget: opt.MemoryBudget = None,
 ) -> None:
     """Make a small true DeepSeek-V3 checkpoint, load it slowly enough to watch, serve the page."""
     from loadscope.app.demo_checkpoint import write_demo_checkpoint
@@ -173,6 +192,9 @@ def demo(
             state_dir=Path(folder) / "state",
             host=host,
             port=port,
+            api_key=opt.api_key_or_refuse(api_key_file),
+            spool_dir=opt.spool_dir_or_refuse(spool_dir),
+            memory_budget_bytes=opt.size_or_refuse("--memory-budget", memory_budget),
             roles=opt.roles_or_refuse(roles, draft=False),
             pace_s=seconds,
         )

@@ -74,6 +74,9 @@ class Live:
     def view_of(self, load: int) -> LoadView:
         return next(view for view in self.views if view.load == load)
 
+    def now(self) -> float:
+        return self._clock()
+
     def start(self) -> None:
         self._settler.start()
         self._thread.start()

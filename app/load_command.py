@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from loadscope.app.encoding import dumps
-from loadscope.app.job_errors import Refused
+from loadscope.app.identity_command import check_reload
 from loadscope.app.jobs import Jobs
 from loadscope.app.live import Live
 from loadscope.app.load_findings import load_findings
@@ -17,13 +17,22 @@ from loadscope.app.settings import Settings
 from loadscope.app.store import Store
 from loadscope.app.store_schema import StoreError
 from loadscope.app.tick import Tick
+from loadscope.app.updates.refusal import Refusal
 from loadscope.loader.checkpoint import Checkpoint
 
 
 def load_once(
-    settings: Settings, checkpoint: Checkpoint, fingerprints: Path | None, *, show_progress: bool
+    settings: Settings,
+    checkpoint: Checkpoint,
+    fingerprints: Path | None,
+    *,
+    check_again: bool = False,
+    show_progress: bool,
 ) -> dict[str, Any]:
-    """The final state of the load with its findings; the state directory has the record."""
+    """The final state of the load with its findings; the state directory has the record.
+
+    `check_again` adds `reload_identity`: what a second load left, None if the first failed.
+    """
     try:
         check_device(settings.device)
         store = Store(settings.state_dir, settings.retention_bytes)
@@ -34,6 +43,9 @@ def load_once(
     live.start()
     try:
         document = _run(jobs, live, checkpoint, show_progress=show_progress)
+        if check_again:
+            is_loaded = document["status"] == "finished"
+            document["reload_identity"] = check_reload(jobs, live) if is_loaded else None
         if fingerprints is not None and document["status"] == "finished":
             fingerprints.write_bytes(dumps(jobs.fingerprint()))
     finally:
@@ -49,7 +61,7 @@ def _nobody_watches(tick: Tick) -> None:
 
 def _run(jobs: Jobs, live: Live, checkpoint: Checkpoint, *, show_progress: bool) -> dict[str, Any]:
     # the record says why it was refused, and so does the document
-    with suppress(Refused):
+    with suppress(Refusal):
         jobs.start(checkpoint, "load")
     if show_progress:
         follow(jobs, live)

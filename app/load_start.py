@@ -1,7 +1,6 @@
 """What a load is about, as its first event says it."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from loadscope.app.roles import Role
@@ -12,18 +11,18 @@ from loadscope.loader.checkpoint import Checkpoint
 def describe_start(
     settings: Settings,
     role: Role,
-    path: Path,
+    label: str,
     checkpoint: Checkpoint | None,
     store: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """`checkpoint` is None if the path holds none. The path itself stays out: events are served.
+    """`checkpoint` is None if there is none. The path itself stays out: events are served.
 
     `store` is the state of the parameters that the load will write over.
     """
     config = (checkpoint.config if checkpoint is not None else None) or {}
     return {
         "model": config.get("model_type"),
-        "source": path.name,
+        "source": label,
         "roles": [role],
         "layout": settings.layout.as_json(),
         "device": settings.device,

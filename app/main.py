@@ -14,6 +14,7 @@ from loadscope.app import problems, security
 from loadscope.app.api import ROUTERS
 from loadscope.app.api.docs import docs_router
 from loadscope.app.api.requests import refuse_unknown_query
+from loadscope.app.bodies import Limits
 from loadscope.app.hosts import allowed_hosts
 from loadscope.app.pages import page_router
 from loadscope.app.services import Services, open_services
@@ -49,7 +50,13 @@ def create_app(settings: Settings, model: Checkpoint | None = None) -> FastAPI:
     app.include_router(docs_router(_mount_swagger(app)))
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     problems.install(app)
-    security.install(app, allowed_hosts(settings.host), settings.max_body_bytes)
+    security.install(
+        app,
+        allowed_hosts(settings.host),
+        Limits.of(settings),
+        settings.api_key,
+        guards_reads=settings.needs_key_to_read,
+    )
     return app
 
 
@@ -70,7 +77,9 @@ def _lifespan(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         services.hub.attach(asyncio.get_running_loop())
+        services.jobs.feeds.attach(asyncio.get_running_loop())
         services.live.start()
+        services.jobs.feeds.start()
         if model is not None:
             first = threading.Thread(target=services.jobs.start_first, args=(model,), daemon=True)
             first.start()

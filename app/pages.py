@@ -31,7 +31,7 @@ def environment() -> Environment:
 
 
 def page_router(live: Live, roles: Sequence[Role] = ("target",)) -> APIRouter:
-    """Routes of the three pages; `live` returns the newest snapshot, `roles` are those served."""
+    """Routes of all pages; `live` returns the newest snapshot, `roles` are those served."""
     router = APIRouter(include_in_schema=False)
     templates = Jinja2Templates(env=environment())
 
@@ -62,6 +62,14 @@ def page_router(live: Live, roles: Sequence[Role] = ("target",)) -> APIRouter:
         return page(
             request, "overview", **overview_context(live(), pinned=load) | {"page": "loads"}
         )
+
+    @router.get("/ui/updates", response_class=HTMLResponse)
+    def updates(request: Request) -> Response:
+        return page(request, "updates", update=None)
+
+    @router.get("/ui/updates/{update}", response_class=HTMLResponse)
+    def one_update(request: Request, update: str) -> Response:
+        return page(request, "updates", update=update)
 
     return router
 

@@ -15,7 +15,10 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class Problem(Exception):
-    """A refusal for the client: `slug` names the kind, `detail` says what to do about it."""
+    """A refusal for the client: `slug` names the kind, `detail` says what to do about it.
+
+    The document names the kind twice: `type` for readers of RFC 9457, `code` for programs.
+    """
 
     def __init__(
         self,
@@ -43,12 +46,18 @@ def problem_response(
 ) -> Response:
     document = {
         "type": f"urn:loadscope:{slug}",
+        "code": code_of(slug),
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
         **extra,
     }
     return Response(dumps(document), status, dict(headers or {}), MEDIA_TYPE)
+
+
+def code_of(slug: str) -> str:
+    """`reload-in-progress` as a program compares it: `reload_in_progress`."""
+    return slug.replace("-", "_")
 
 
 def _on_problem(request: Request, error: Exception) -> Response:

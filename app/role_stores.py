@@ -6,7 +6,7 @@ from loadscope.app.memory import available_bytes
 from loadscope.app.rank_choice import choose_ranks
 from loadscope.app.roles import Role
 from loadscope.app.settings import Settings
-from loadscope.app.update import RoleLoad
+from loadscope.app.updates.role_loads import RoleLoad
 from loadscope.loader.parameters import ParameterStore, parameter_bytes
 
 

@@ -18,11 +18,15 @@ class Roots:
     def names(self) -> list[str]:
         return [folder.name for folder in self._folders]
 
-    def resolve(self, text: str) -> Path:
-        """The path inside a root: absolute, below a root, or beginning with a root's own name."""
+    def resolve(self, text: str, *, may_be_new: bool = False) -> Path:
+        """The path inside a root: absolute, below a root, or beginning with a root's own name.
+
+        `may_be_new`: only the folder that it lies in has to be there.
+        """
         for candidate in self._candidates(Path(text)):
             path = candidate.resolve()
-            if path.exists() and any(path.is_relative_to(folder) for folder in self._folders):
+            is_there = path.exists() or (may_be_new and path.parent.is_dir())
+            if is_there and any(path.is_relative_to(folder) for folder in self._folders):
                 return path
         inside = ", ".join(self.names) or "none (start with --root DIR)"
         raise OutsideRoots(f"no such path inside the roots; roots: {inside}")

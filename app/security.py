@@ -1,8 +1,9 @@
-"""What every request passes before it reaches a route: host, origin, size, type.
+"""What every request passes before it reaches a route: host, origin, key, size, type.
 
-    TrustedHost -> SecurityHeaders -> ErrorGuard -> PostGuard -> routes
+    TrustedHost -> SecurityHeaders -> ErrorGuard -> OriginGuard -> KeyGuard -> BodyGuard -> routes
 
-All are plain ASGI: a wrapper that copies the response body would break the event stream.
+All are plain ASGI: a wrapper that copies the response body would break the event stream. Headers
+are judged before a byte of the body is taken; what is refused then ends the connection.
 """
 
 import logging
@@ -10,15 +11,18 @@ import secrets
 from collections.abc import Sequence
 
 from fastapi import FastAPI
+from pydantic import SecretStr
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from loadscope.app.auth import SAFE_METHODS, KeyGuard
+from loadscope.app.bodies import CLOSE, BodyGuard, Limits
 from loadscope.app.problems import Problem, problem_response
 
 log = logging.getLogger("loadscope.http")
 
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -65,6 +69,8 @@ class ErrorGuard:
 
         try:
             await self.app(scope, receive, watch)
+        except ClientDisconnect:
+            log.info("%s %s: the client left half way", scope["method"], scope["path"])
         except Exception:
             request_id = secrets.token_hex(8)
             log.exception("request %s: %s %s failed", request_id, scope["method"], scope["path"])
@@ -74,66 +80,45 @@ class ErrorGuard:
                 await answer(scope, receive, send)
 
 
+class OriginGuard:
+    """Lets a changing request in only from the same site, or from outside a browser."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] not in SAFE_METHODS:
+            try:
+                _check_origin(Headers(scope=scope))
+            except Problem as problem:
+                return await problem.response()(scope, receive, send)
+        await self.app(scope, receive, send)
+
+
 def _check_origin(headers: Headers) -> None:
     site = headers.get("sec-fetch-site")
     if site is not None:
         if site not in ("same-origin", "none"):
-            raise Problem(403, "cross-origin", "requests from other sites are refused")
+            raise Problem(403, "cross-origin", "requests from other sites are refused", CLOSE)
         return
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2] != headers.get("host", ""):
-        raise Problem(403, "cross-origin", "the Origin header names another site")
+        raise Problem(403, "cross-origin", "the Origin header names another site", CLOSE)
 
 
-def _check_type(headers: Headers, body: bytes) -> None:
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if body and kind != "application/json":
-        raise Problem(415, "not-json", "send the body with content-type: application/json")
-
-
-class PostGuard:
-    """Lets a changing request in only from the same site, with a small JSON body."""
-
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
-        self.app = app
-        self.max_body_bytes = max_body_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in SAFE_METHODS:
-            return await self.app(scope, receive, send)
-        headers = Headers(scope=scope)
-        try:
-            _check_origin(headers)
-            body = await self._read(receive)
-            _check_type(headers, body)
-        except Problem as problem:
-            return await problem.response()(scope, receive, send)
-        await self.app(scope, _replay(body, receive), send)
-
-    async def _read(self, receive: Receive) -> bytes:
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > self.max_body_bytes:
-                limit = f"the body is larger than {self.max_body_bytes} bytes"
-                raise Problem(413, "body-too-large", limit, {"connection": "close"})
-        return body
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replayed() -> Message:
-        return pending.pop() if pending else await receive()
-
-    return replayed
-
-
-def install(app: FastAPI, hosts: Sequence[str], max_body_bytes: int) -> None:
-    """Wrap the application; what is added last is outermost."""
-    app.add_middleware(PostGuard, max_body_bytes=max_body_bytes)
+def install(
+    app: FastAPI,
+    hosts: Sequence[str],
+    limits: Limits,
+    key: SecretStr | None = None,
+    *,
+    guards_reads: bool = False,
+) -> None:
+    """Wrap the application; what is added last is outermost. Without a `key` none is asked for."""
+    app.add_middleware(BodyGuard, limits=limits)
+    if key is not None:
+        app.add_middleware(KeyGuard, key=key, guards_reads=guards_reads)
+    app.add_middleware(OriginGuard)
     app.add_middleware(ErrorGuard)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)

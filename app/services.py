@@ -16,6 +16,8 @@ from loadscope.app.store import Store
 from loadscope.app.store_lock import FileLock, lock_server
 from loadscope.app.store_schema import StoreError
 from loadscope.app.stream import Hub
+from loadscope.app.updates.audit import Audit
+from loadscope.app.updates.spool import Spool
 from loadscope.app.what_if import WhatIf
 
 
@@ -30,7 +32,13 @@ class Services:
     jobs: Jobs
     what_if: WhatIf
     lock: FileLock
+    audit: Audit
     clock: Callable[[], float] = time.time
+
+    def close_streams(self) -> None:
+        """Say goodbye to everybody who follows something."""
+        self.hub.close()
+        self.jobs.feeds.close_streams()
 
     def close(self) -> None:
         """End the load, keep its last events, let the state directory go."""
@@ -52,9 +60,13 @@ def open_services(settings: Settings) -> Services:
         )
     hub = Hub(settings.max_clients)
     live = Live(store, hub.publish)
-    archive, jobs = Archive(store, live), Jobs(settings, store, live)
+    audit = Audit(settings.state_dir)
+    archive, jobs = Archive(store, live), Jobs(settings, store, live, audit=audit)
     folders = settings.roots or ((settings.model,) if settings.model is not None else ())
-    return Services(settings, Roots(folders), store, hub, live, archive, jobs, WhatIf(), lock)
+    Spool.sweep(settings.spool_root, alive=())
+    return Services(
+        settings, Roots(folders), store, hub, live, archive, jobs, WhatIf(), lock, audit
+    )
 
 
 def get_services(request: Request) -> Services:

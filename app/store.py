@@ -13,6 +13,15 @@ from loadscope.app.load_rows import summary_of
 from loadscope.app.store_lock import Writers
 from loadscope.app.store_queries import Queries
 from loadscope.app.store_schema import EVENT_COLUMNS, StoreError, open_writer
+from loadscope.app.store_updates import (
+    ACTIVE,
+    UNFINISHED_STATES,
+    NewUpdate,
+    close_update,
+    drop_events_without_loads,
+    drop_old_updates,
+    insert_update,
+)
 from loadscope.loader.events import Event
 from loadscope.loader.state import fold
 
@@ -42,8 +51,14 @@ class Store:
         self._closing = False
         self.mark_interrupted()
 
+    @property
+    def writer(self) -> str:
+        """The name of this process in the log."""
+        return self._writers.name
+
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """The connection that writes: what is done with it counts as a whole or not at all."""
         with self._lock:
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -62,19 +77,24 @@ class Store:
         role: str = "target",
         update: int | None = None,
     ) -> int:
-        """The id of a new load; `update` is the first load's id, None opens an update."""
-        row = (update, role, origin, source, source_path, self._writers.name, started_t)
+        """The id of a new load of this update; None opens one that has the load's number."""
+        row = (update, role, origin, source, source_path, self.writer, started_t)
         columns = "update_id, role, origin, source, source_path, writer, started_t, status"
         insert = f"INSERT INTO load ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, 'planning')"
-        with self._transaction() as db:
+        with self.transaction() as db:
             load = db.execute(insert, row).lastrowid
             assert load is not None
-            db.execute("UPDATE load SET update_id = id WHERE id = ? AND update_id IS NULL", (load,))
+            if update is None:
+                new = NewUpdate(origin, "disk", source, "planning", self.writer, started_t)
+                update = insert_update(db, new, wanted=load)
+                db.execute("UPDATE load SET update_id = ? WHERE id = ?", (update, load))
+            known = db.execute("SELECT 1 FROM weight_update WHERE id = ?", (update,)).fetchone()
+            assert known is not None, f"load {load} belongs to update {update}, which is not there"
             return load
 
     def put_plan(self, load: int, digest: str, payload: bytes) -> None:
         """Keep the plan once, whatever the number of loads that follow it."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("INSERT OR IGNORE INTO plan VALUES (?, ?)", (digest, payload))
             db.execute(
                 "UPDATE load SET digest = ?, status = 'loading' WHERE id = ?", (digest, load)
@@ -82,14 +102,14 @@ class Store:
 
     def append(self, load: int, events: Sequence[Event]) -> None:
         """Add events for good: after a crash of the process they are there."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             _append(db, load, events)
 
     def finish(
         self, load: int, status: str, finished_t: float, summary: dict[str, Any], dropped: int
     ) -> None:
         text = dumps(summary).decode()
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(
                 # a load that is told of its end twice has events that are not exploded yet
                 "UPDATE load SET status = ?, finished_t = ?, summary = ?, events_dropped = ?, "
@@ -104,16 +124,21 @@ class Store:
         for batch in self.queries.batches(load):
             if self._closing:
                 return  # the next process finds the load not exploded and starts again
-            with self._transaction() as db:
+            with self.transaction() as db:
                 db.executemany(insert, [_event_row(event) for event in batch])
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("UPDATE load SET exploded = 1 WHERE id = ?", (load,))
 
     def mark_interrupted(self) -> None:
-        """Close the loads whose process is gone, at the time of their last event."""
+        """Close loads and updates whose process is gone, at the time of their last event."""
         for row in self.queries.unfinished(UNFINISHED):
             if not self._writers.is_alive(row["writer"]):
                 self._interrupt(row["id"], row["started_t"])
+        # loads first: an update ended when the last of them did
+        for row in self.queries.updates_in((*UNFINISHED_STATES, ACTIVE)):
+            if not self._writers.is_alive(row["writer"]):
+                with self.transaction() as db:
+                    close_update(db, row["id"])
 
     def _interrupt(self, load: int, started_t: float) -> None:
         known = [event for batch in self.queries.batches(load) for event in batch]
@@ -126,21 +151,28 @@ class Store:
         self.finish(load, state.status, known[-1].t, summary_of(state.as_json(0.0)), dropped=0)
 
     def prune(self) -> None:
-        """Drop the oldest finished loads until the file is below its limit; the newest stays."""
+        """Drop the oldest finished loads until the file is below its limit, and old updates.
+
+        The newest update's loads stay, and those of an active one.
+        """
         for load in self.queries.finished_but_newest():
             if self._used_bytes() <= self._retention_bytes:
                 break
             self._drop(load)
+        with self.transaction() as db:
+            drop_old_updates(db)
         with self._lock:
             # executescript runs to the end; execute would free one page
             self._db.executescript("PRAGMA incremental_vacuum")
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _drop(self, load: int) -> None:
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("DELETE FROM event WHERE load = ?", (load,))
             db.execute("DELETE FROM event_batch WHERE load = ?", (load,))
+            update = db.execute("SELECT update_id FROM load WHERE id = ?", (load,)).fetchone()
             db.execute("DELETE FROM load WHERE id = ?", (load,))
+            drop_events_without_loads(db, update[0])
             db.execute(
                 "DELETE FROM plan WHERE digest NOT IN "
                 "(SELECT digest FROM load WHERE digest IS NOT NULL)"

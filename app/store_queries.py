@@ -67,11 +67,18 @@ class Queries:
         sql = f"SELECT id, writer, started_t FROM load WHERE status IN ({marks})"
         return self._rows(sql, statuses)
 
+    def updates_in(self, states: Sequence[str]) -> list[sqlite3.Row]:
+        marks = ", ".join("?" * len(states))
+        sql = f"SELECT id, writer FROM weight_update WHERE state IN ({marks}) ORDER BY id"
+        return self._rows(sql, states)
+
     def finished_but_newest(self) -> list[int]:
-        """Finished loads of all updates but the newest, the oldest first."""
+        """Finished loads of all updates but the newest and the active, the oldest first."""
         sql = (
             "SELECT id FROM load WHERE finished_t IS NOT NULL "
-            "AND update_id < (SELECT max(update_id) FROM load) ORDER BY id"
+            "AND update_id < (SELECT max(update_id) FROM load) "
+            "AND update_id NOT IN (SELECT id FROM weight_update WHERE state = 'active') "
+            "ORDER BY id"
         )
         return [row[0] for row in self._rows(sql)]
 

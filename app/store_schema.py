@@ -4,11 +4,40 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 STRICT_SINCE = (3, 37, 0)
 
-# while a load runs its events are packed rows in event_batch; afterwards also single rows in event
+# while a load runs its events are packed rows in event_batch; afterwards also single rows in event;
+# a record of '{}' means that nobody has written one: the update is what its loads are
 TABLES = {
+    "weight_update": """
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        origin TEXT NOT NULL,
+        source_type TEXT NOT NULL,
+        source TEXT NOT NULL,
+        state TEXT NOT NULL,
+        version TEXT,
+        writer TEXT NOT NULL,
+        opened_t REAL NOT NULL,
+        ended_t REAL,
+        idempotency_key TEXT UNIQUE,
+        request_digest TEXT,
+        record TEXT NOT NULL DEFAULT '{}'""",
+    "version": """
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        version TEXT NOT NULL,
+        update_id INTEGER NOT NULL,
+        committed_t REAL NOT NULL,
+        digest TEXT,
+        writer TEXT NOT NULL,
+        detail TEXT NOT NULL DEFAULT '{}'""",
+    "update_event": """
+        update_id INTEGER NOT NULL REFERENCES weight_update(id),
+        seq INTEGER NOT NULL,
+        t REAL NOT NULL,
+        kind TEXT NOT NULL,
+        detail TEXT NOT NULL,
+        PRIMARY KEY (update_id, seq)""",
     "plan": "digest TEXT PRIMARY KEY, payload BLOB NOT NULL",
     "load": """
         id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -50,13 +79,30 @@ TABLES = {
 INDEXES = {
     "event_by_kind": "event (load, kind, seq)",
     "event_by_param": "event (load, param, seq)",
+    "load_by_update": "load (update_id)",
+    "version_by_update": "version (update_id)",
 }
+# a process holds one set of weights
+UNIQUE_INDEXES = {"one_active": "weight_update (writer) WHERE state = 'active'"}
 # what a file of version 1 lacks: its loads are updates of their own
 SINCE_VERSION_1 = (
     "ALTER TABLE load ADD COLUMN update_id INTEGER",
     "ALTER TABLE load ADD COLUMN role TEXT NOT NULL DEFAULT 'target'",
     "UPDATE load SET update_id = id",
 )
+# what became of an update, from the rows of its loads
+STATE_OF_LOADS = """CASE
+    WHEN count(finished_t) < count(*) THEN 'planning'
+    WHEN sum(status IN ('failed', 'refused')) > 0 THEN 'failed'
+    WHEN sum(status != 'finished') > 0 THEN 'interrupted'
+    ELSE 'retired' END"""
+# files of version 1 and 2 know updates only as a number that loads have in common
+SINCE_VERSION_2 = f"""
+    INSERT INTO weight_update
+        (id, origin, source_type, source, state, writer, opened_t, ended_t)
+    SELECT update_id, min(origin), 'disk', min(source), {STATE_OF_LOADS}, min(writer),
+        min(started_t), CASE WHEN count(finished_t) = count(*) THEN max(finished_t) END
+    FROM load GROUP BY update_id"""
 EVENT_COLUMNS = (
     "seq", "t", "load", "rank", "kind", "tensor", "param", "rule", "reason",
     "bytes", "seconds", "detail", "span",
@@ -98,8 +144,12 @@ def _create(db: sqlite3.Connection, path: Path) -> None:
         db.execute(statement)
     for name, columns in TABLES.items():
         db.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns}){options}")
+    if version in (1, 2):
+        db.execute(SINCE_VERSION_2)
     for name, target in INDEXES.items():
         db.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {target}")
+    for name, target in UNIQUE_INDEXES.items():
+        db.execute(f"CREATE UNIQUE INDEX IF NOT EXISTS {name} ON {target}")
     db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
     db.execute("COMMIT")
 

@@ -9,17 +9,23 @@ from pathlib import Path
 from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "docs" / "examples")]
 
 from playwright.sync_api import Page, sync_playwright  # noqa: E402
+from push_weights import demo_weights, trained  # noqa: E402
 from support.browser import FLAGS, executable  # noqa: E402
 from support.processes import Server, server  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from loadscope.app.client import Client, UpdateRefused  # noqa: E402
 
 OUT = ROOT / "docs" / "screenshots"
 SECONDS = 20
 SIZES = {390: 844, 1440: 900}
 THEMES = ("light", "dark")
 NAME = "model.layers.3.self_attn.q_a_proj.weight"
+HALVES = tuple(f"model.layers.{n}.self_attn.kv_a_proj_with_mqa.weight" for n in (3, 4))
+VERSION = 128
 POLL_MS = 100
 SETTLE_MS = 700
 GLIMPSE = 0.55
@@ -80,6 +86,34 @@ def reload(demo: Server) -> None:
     urllib.request.urlopen(urllib.request.Request(f"{demo.url}reload", body, headers)).close()
 
 
+def push(demo: Server, shots: Views) -> None:
+    """One update while it comes and when it is served; then one without two halves."""
+    weights = trained(demo_weights(), VERSION)
+    halves = {name: weights.pop(name) for name in HALVES}
+    with Client(demo.url) as client:
+        with client.update(version=str(VERSION), bucket_bytes=8 << 20) as upload:
+            upload.send(weights)
+            shots.open("ui/updates", "#status[data-status=receiving]")
+            shots.take("updates-receiving")
+            upload.send(halves)
+            upload.commit()
+        shots.open("ui/updates", "#status[data-status=active] ~ .details .change canvas")
+        shots.take("updates-active")
+        push_without(client, weights)
+    shots.open("ui/updates", "#status[data-status=failed]")
+    shots.take("updates-failed")
+
+
+def push_without(client: Client, weights: dict[str, Tensor]) -> None:
+    try:
+        with client.update(version=str(VERSION + 1)) as upload:
+            upload.send(weights)
+            upload.commit()
+    except UpdateRefused:
+        return
+    raise AssertionError("an update without its halves counted")
+
+
 def main() -> None:
     OUT.mkdir(exist_ok=True)
     with server("demo", "--seconds", str(SECONDS)) as demo, views(demo.url) as shots:
@@ -95,6 +129,7 @@ def main() -> None:
         wait(demo, shots, 1.0)
         shots.open("ui/loads", "#loads tr")
         shots.take("loads")
+        push(demo, shots)
 
 
 if __name__ == "__main__":

@@ -29,11 +29,17 @@ class Derived:
 
 
 def derive_all(plan: Plan, store: ParameterStore) -> Iterator[Derived]:
-    """Run every derive step of the rank's layers, in layer order."""
+    """Run the derive steps of the rank's layers whose inputs this write has touched."""
     held = plan.stage_masks[plan.seats[store.rank].pp]
     for derive in plan.derives:
         for layer in layers_in(derive.layers & held):
-            yield derive_layer(plan, store, derive, layer)
+            if any(store.is_new(name) for name in input_names(derive, layer)):
+                yield derive_layer(plan, store, derive, layer)
+
+
+def input_names(derive: Derive, layer: int) -> list[str]:
+    """The parameters that one layer's derived tensors come from."""
+    return [name.replace("{layer}", str(layer)) for name in derive.inputs]
 
 
 def _local(output: Output, tp_size: int) -> Output:
@@ -53,7 +59,8 @@ def derive_layer(plan: Plan, store: ParameterStore, derive: Derive, layer: int) 
     """
     begun = time.perf_counter()
     module = derive.module.replace("{layer}", str(layer))
-    inputs = [store.parameters[name.replace("{layer}", str(layer))] for name in derive.inputs]
+    sources = input_names(derive, layer)
+    inputs = [store.parameters[name] for name in sources]
     outputs = [_local(output, plan.layout.tp_size) for output in derive.outputs]
     made = VALUES[derive.op](inputs, derive.block)
     mark = time.perf_counter()
@@ -63,7 +70,9 @@ def derive_layer(plan: Plan, store: ParameterStore, derive: Derive, layer: int) 
     sizes = []
     for name, output, values in zip(names, outputs, tensors, strict=True):
         target = store.derived_tensor(name, output)
+        store.touch(name)
         target.copy_(values)
+        store.stamps.derive(name, sources)
         sizes.append(target.numel() * target.element_size())
     for scalar, number in derive.scalars:
         store.scalars[f"{module}.{scalar}"] = number
@@ -74,8 +83,7 @@ def derive_layer(plan: Plan, store: ParameterStore, derive: Derive, layer: int) 
     kernels = [KernelTime("split_kv_b", module, shape, 2 * sum(sizes), done - mark)]
     if made.values is not inputs[0]:
         moved = sum(t.numel() * t.element_size() for t in (*inputs, made.values))
-        param = derive.inputs[0].replace("{layer}", str(layer))
-        kernels.insert(0, KernelTime(derive.op, param, shape, moved, mark - begun))
+        kernels.insert(0, KernelTime(derive.op, sources[0], shape, moved, mark - begun))
     return Derived(names, tuple(sizes), tuple(kernels), done - begun)
 
 

@@ -10,13 +10,14 @@ from loadscope.loader.checkpoint import Checkpoint
 from loadscope.loader.control import Cancelled, Control, LoadError
 from loadscope.loader.events import Emit
 from loadscope.loader.findings import Finding
-from loadscope.loader.outcomes import routed
+from loadscope.loader.outcomes import outcome, routed
 from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Plan
 from loadscope.loader.rank_load import RankLoad, ReaderFactory
 from loadscope.loader.read import Reader, ThreadedReader
 from loadscope.loader.steps import cell_numbers
 from loadscope.loader.summary import describe_load, global_skip_detail, rank_skip_detail
+from loadscope.loader.writing import WHOLE, Writing
 
 MAX_TOUCHED_NAMES = 20
 
@@ -32,6 +33,7 @@ def run_load(
     emit: Emit,
     control: Control | None = None,
     make_reader: ReaderFactory = open_reader,
+    writing: Writing = WHOLE,
 ) -> None:
     """Load the ranks of `stores` one after another. Never raises for a failed load.
 
@@ -40,17 +42,17 @@ def run_load(
     then, for together they hold a mixture.
     """
     control = control if control is not None else Control()
-    detail = describe_load(plan, list(stores))
+    detail = describe_load(plan, list(stores), writing)
     emit("plan_made", detail=detail)
     if plan.verdict != "pass" or plan.kind == "pack":
         _refuse(plan, stores, emit)
         return
-    _emit_bulk(plan, stores, emit)
+    _emit_names(plan, stores, emit, writing)
     cells = cell_numbers(plan, detail["grid"])
     done: list[int] = []
     remarks: list[Finding] = []
     for rank, store in stores.items():
-        run = RankLoad(plan, store, emit, control, cells)
+        run = RankLoad(plan, store, emit, control, cells, writing)
         try:
             run.load(checkpoint.directory, make_reader)
         except Exception as error:  # noqa: BLE001  edge of the load: any failure ends as an event
@@ -76,6 +78,35 @@ def _refuse(plan: Plan, stores: Mapping[int, ParameterStore], emit: Emit) -> Non
         reason=reason,
         detail={"status": "refused", "store": _store_json(stores)},
     )
+
+
+def _emit_names(
+    plan: Plan, stores: Mapping[int, ParameterStore], emit: Emit, writing: Writing
+) -> None:
+    """What becomes of every name: of all as bulk records, of some files tensor by tensor."""
+    if writing.files is None:
+        _emit_bulk(plan, stores, emit)
+    else:
+        _emit_some(plan, emit, writing.files)
+
+
+def _emit_some(plan: Plan, emit: Emit, files: frozenset[int]) -> None:
+    left = {"count": 0, "bytes": 0}
+    for name, tensor in plan.tensors.items():
+        place = plan.find(name)
+        assert place is not None
+        tail, layer = place
+        if tensor.file not in files:
+            left["count"] += 1
+            left["bytes"] += tensor.stop - tensor.start
+        elif (what := outcome(plan, tail, layer))[0] == "skipped":
+            emit("skipped", tensor=name, reason=what[1], bytes=tensor.stop - tensor.start)
+        elif tail.source is not None and (target := plan.sources[tail.source].target) is not None:
+            source, param = plan.sources[tail.source], plan.targets[target]
+            emit("renamed", tensor=name, param=param.full_name(layer), rule=source.rule)
+    if left["count"]:
+        # one record: which they are, the plan and the files tell
+        emit("skipped", reason="not_requested", detail={"reasons": {"not_requested": left}})
 
 
 def _emit_bulk(plan: Plan, stores: Mapping[int, ParameterStore], emit: Emit) -> None:

@@ -1,7 +1,7 @@
 """What can be wrong with a checkpoint, a layout or a load: codes, levels and their text form.
 
 LS1xx files · LS2xx config and layout · LS3xx names · LS4xx shapes and dtypes
-LS5xx proof · LS6xx execution
+LS5xx proof · LS6xx execution · LS7xx updates
 """
 
 from collections.abc import Mapping
@@ -76,8 +76,10 @@ CODES: dict[str, Code] = {
     ),
     "LS506": Code("warning", "initial value kept in some layers, stored in others"),
     "LS601": Code("error", "load failed"),
-    "LS603": Code("warning", "scales that share one place differ"),
     "LS602": Code("error", "checkpoint does not fit the loaded parameters"),
+    "LS603": Code("warning", "scales that share one place differ"),
+    "LS701": Code("error", "derived tensor that is older than what it comes from"),
+    "LS702": Code("error", "tensor that has moved in memory"),
 }
 
 

@@ -1,6 +1,6 @@
 """The loaded tensors of one rank: allocated once, written in place, with the state they are in."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -9,12 +9,17 @@ import torch
 from loadscope.loader.dtypes import ITEM_BYTES, TORCH_NAMES
 from loadscope.loader.findings import Finding, finding
 from loadscope.loader.plan import Plan
+from loadscope.loader.stamps import Stamp, Stamps
 from loadscope.loader.tables import Output
 from loadscope.loader.topology import layers_in
-from loadscope.loader.views import parameters
+from loadscope.loader.undo import UndoLog
+from loadscope.loader.views import ParameterView, parameters
 
 if TYPE_CHECKING:
     from loadscope.loader.update import Finished, Received, Update
+
+
+Memory = Callable[[ParameterView], torch.Tensor]
 
 
 def torch_dtype(tag: str) -> torch.dtype:
@@ -26,34 +31,51 @@ def torch_dtype(tag: str) -> torch.dtype:
 class ParameterStore:
     """Parameters and derived tensors of one rank by name; addresses never change after allocation.
 
-    `state` is empty, writing, ready or poisoned; `epoch` is odd while writing.
+    `state` is empty, writing, ready or poisoned; `epoch` is odd while writing. `stamps` say in
+    which version and epoch each tensor was last written, and what derived ones were made from.
+    `memory` gives the tensors to use, with their values; left out, they are allocated.
     Raises RuntimeError from torch if the memory is not there.
     """
 
-    def __init__(self, plan: Plan, rank: int, device: str = "cpu") -> None:
+    def __init__(
+        self, plan: Plan, rank: int, device: str = "cpu", memory: Memory | None = None
+    ) -> None:
         self.plan = plan
         self._update: Update | None = None
+        self._before = "empty"
+        self.undo: UndoLog | None = None
         self.rank = rank
         self.device = torch.device(device)
         self.state = "empty"
         self.epoch = 0
+        self.version: str | None = None
+        self.stamps = Stamps()
         self.touched: list[str] = []
+        self._writing = Stamp(None, 0)
         self.parameters: dict[str, torch.Tensor] = {}
         self.derived: dict[str, torch.Tensor] = {}
+        self.addresses: dict[str, int] = {}
         self.scalars: dict[str, float] = {}
         self.flags: dict[str, bool] = {}
         self.initial: dict[str, float] = {}
         for view in parameters(plan, rank):
-            tensor = torch.empty(view.shape, dtype=torch_dtype(view.dtype), device=self.device)
+            tensor = self._allocate(view) if memory is None else memory(view)
             self.parameters[view.name] = tensor
+            self.addresses[view.name] = tensor.data_ptr()
             value = plan.targets[view.target].fill.value
             if value is not None:
                 self.initial[view.name] = value
-        self.reset_initial()
+        if memory is None:
+            self.reset_initial()
+
+    def _allocate(self, view: ParameterView) -> torch.Tensor:
+        return torch.empty(view.shape, dtype=torch_dtype(view.dtype), device=self.device)
 
     def reset_initial(self) -> None:
         """Give parameters that the checkpoint may leave out their initial value."""
         for name, value in self.initial.items():
+            if self.epoch % 2:
+                self.touch(name)
             self.parameters[name].fill_(value)
 
     def fill_pattern(self, byte: int) -> None:
@@ -74,35 +96,76 @@ class ParameterStore:
         Halves are held until `finish_update`; buffers may be reused between items. `names` and
         `layers` choose among the weights. Raises ValueError if the plan places nothing.
         """
-        return self._open_update().load_weights(weights, names=names, layers=layers)
+        return self.open_update().load_weights(weights, names=names, layers=layers)
 
     def finish_update(self) -> "Finished":
         """End the update that `load_weights` opened; says what was left over."""
-        finished = self._open_update().finish()
+        finished = self.open_update().finish()
         self._update = None
         return finished
 
-    def _open_update(self) -> "Update":
+    def open_update(self, version: str | None = None, *, undo: bool = True) -> "Update":
+        """The update that `load_weights` feeds: the open one, else a new one of this version.
+
+        `undo` keeps the old bytes of what it writes, so that a failure leaves the old weights; it
+        takes as much memory on the host. Both count for a new one only.
+        """
         # an update writes through this class, so it can only be known when it is needed
         from loadscope.loader.update import Update
 
         if self._update is None:
-            self._update = Update(self.plan, self)
+            self._update = Update(self.plan, self, version=version, undo=undo)
         return self._update
 
-    def begin(self) -> None:
+    def begin(self, version: str | None = None, *, undo: bool = False) -> None:
+        """Open a write of this version; `undo` keeps the old bytes of what it touches."""
+        self._before = self.state
         self.epoch += 1
         self.state = "writing"
         self.touched = []
+        self.undo = UndoLog(self) if undo else None
+        self._writing = Stamp(version, self.epoch)
+
+    def touch(self, name: str) -> None:
+        """Say that a parameter or derived tensor is about to be written, before it is."""
+        if self.stamps.written.get(name) == self._writing:
+            return
+        if self.undo is not None:
+            self.undo.keep(name)
+        self.stamps.written[name] = self._writing
+        if name in self.parameters:
+            self.touched.append(name)
+
+    def is_new(self, name: str) -> bool:
+        """Whether the write that is open, or the last one, has touched it."""
+        return self.stamps.written.get(name) == self._writing
 
     def finish(self) -> None:
         self.epoch += 1
         self.state = "ready"
+        self.version = self._writing.version
+        self.touched = []
 
     def poison(self) -> None:
         """A load stopped after the first byte: what is in `touched` is no longer whole."""
         self.epoch += 1
         self.state = "poisoned"
+
+    def leave(self) -> None:
+        """End a write that touched nothing, or that was undone: the state is as before."""
+        self.epoch += self.epoch % 2
+        self.state = self._before
+
+    def roll_back(self) -> None:
+        """Put the old bytes back. Raises ValueError if they were not kept."""
+        if self.undo is None:
+            raise ValueError(f"rank {self.rank} keeps no undo log: its old bytes are gone")
+        self.epoch += 1 - self.epoch % 2
+        self.state = "writing"
+        self.undo.restore()
+        self.undo = None
+        self.touched = []
+        self.leave()
 
     def mix(self, touched: list[str]) -> None:
         """Whole in itself, but other ranks of the same load hold other weights."""
@@ -118,6 +181,7 @@ class ParameterStore:
             inverse = [output.order.index(dim) for dim in range(len(memory))]
             tensor = torch.empty(memory, dtype=dtype, device=self.device).permute(inverse)
             self.derived[name] = tensor
+            self.addresses[name] = tensor.data_ptr()
         assert tensor.shape == output.shape, (name, tensor.shape, output.shape)
         assert tensor.dtype == dtype, (name, tensor.dtype, dtype)
         return tensor

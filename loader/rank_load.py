@@ -17,8 +17,9 @@ from loadscope.loader.parameters import ParameterStore, torch_dtype
 from loadscope.loader.place import volume
 from loadscope.loader.plan import Plan
 from loadscope.loader.read import Loaded, Reader, ReadError
-from loadscope.loader.steps import Step, Use, chunks, steps
+from loadscope.loader.steps import Step, Use, chunks
 from loadscope.loader.write import Writer, box_of
+from loadscope.loader.writing import WHOLE, Writing, written_elements
 
 ReaderFactory = Callable[[Path, list[str], torch.device], Reader]
 
@@ -33,15 +34,17 @@ class RankLoad:
         emit: Emit,
         control: Control,
         cells: Mapping[str, int],
+        writing: Writing = WHOLE,
     ) -> None:
         self.plan = plan
         self.store = store
         self.emit = emit
         self.control = control
         self.cells = cells
+        self.writing = writing
         self.writer = Writer(plan.sources, store)
         self.ledger = PairLedger(plan)
-        self._touched: dict[str, None] = {}
+        self._sizes: Mapping[str, int] = {}
         self._here: Use | None = None
         self._step: Step | None = None
         self._file: int | None = None
@@ -52,10 +55,10 @@ class RankLoad:
     def load(self, folder: Path, make_reader: ReaderFactory) -> None:
         """Read and write everything of this rank; the store is ready afterwards, or poisoned."""
         names = [shard.name for shard in self.plan.shards]
-        before = self.store.state
-        work = steps(self.plan, self.store.rank, self.cells)
+        work = self.writing.steps(self.plan, self.store.rank, self.cells)
+        self._sizes = self._sizes_of(work)
         reader = make_reader(folder, names, self.store.device)
-        self.store.begin()
+        self.store.begin(self.writing.version, undo=self.writing.undo)
         try:
             for loaded in reader.read(chunks(work)):
                 self._write(loaded)
@@ -63,18 +66,19 @@ class RankLoad:
             self._derive()
             self.store.finish()
         except BaseException:
-            self._stop(before)
+            if self.store.touched:
+                self.store.poison()
+            else:
+                self.store.leave()
             raise
         finally:
             reader.close()
 
-    def _stop(self, before: str) -> None:
-        self.store.touched = list(self._touched)
-        if self._touched:
-            self.store.poison()
-        else:
-            self.store.epoch += 1
-            self.store.state = before
+    def _sizes_of(self, work: list[Step]) -> Mapping[str, int]:
+        """Elements by which each parameter counts as full."""
+        if self.writing.files is not None:
+            return written_elements(self.plan, work)
+        return {name: tensor.numel() for name, tensor in self.store.parameters.items()}
 
     @property
     def remarks(self) -> list[Finding]:
@@ -101,12 +105,11 @@ class RankLoad:
         self._read_s += loaded.seconds
         self._file, self._step = chunk.file, step
         begun = time.perf_counter()
-        if not self._touched:
+        if not self.store.touched and self.writing.files is None:
             # what this checkpoint leaves out must not keep the value of the one before
-            self._touched.update(dict.fromkeys(self.store.initial))
             self.store.reset_initial()
         target = self.store.parameters[step.param]
-        self._touched[step.param] = None
+        self.store.touch(step.param)
         if step.zero_box is not None and self._elements == 0:
             box_of(target, step.zero_box).zero_()
             self._elements += volume(step.zero_box)
@@ -147,7 +150,7 @@ class RankLoad:
                 "file": name,
                 "tensors": len(step.pieces),
                 "elements": self._elements,
-                "numel": self.store.parameters[step.param].numel(),
+                "numel": self._sizes[step.param],
                 "cell": step.cell,
             },
         )

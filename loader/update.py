@@ -5,21 +5,16 @@ from dataclasses import dataclass, field
 
 import torch
 
-from loadscope.loader.checkpoint import Tensor
-from loadscope.loader.checks import check_stored
 from loadscope.loader.coverage import multiplicity
 from loadscope.loader.derive import derive_layer
 from loadscope.loader.dtypes import TAGS
 from loadscope.loader.findings import Finding, finding
-from loadscope.loader.formats.format import Format
-from loadscope.loader.outcomes import rank_outcome
+from loadscope.loader.incoming import Names
 from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.place import Box
-from loadscope.loader.plan import Plan, format_of
-from loadscope.loader.resolve import Tail, collect, resolve
-from loadscope.loader.schema import Schema
+from loadscope.loader.plan import Plan
+from loadscope.loader.resolve import Tail
 from loadscope.loader.steps import Piece, read_shape
-from loadscope.loader.topology import layers_in
 from loadscope.loader.write import Writer, box_of
 
 
@@ -46,10 +41,14 @@ class Received:
 class Finished:
     """How an update ended: `state` is the store's, `partial` lists parameters written in part.
 
-    `held`: names that still waited. `findings`: why the store is not ready, and remarks.
+    `held`: names that still waited. `findings`: why it did not count, and remarks. `weights`: new,
+    unchanged (nothing was taken), rolled_back (the old ones stand again) or poisoned; `touched`:
+    the parameters that had been written when it was rolled back or poisoned.
     """
 
     state: str
+    weights: str
+    touched: tuple[str, ...]
     held: tuple[str, ...]
     partial: tuple[str, ...]
     parameters_written: int
@@ -58,20 +57,24 @@ class Finished:
 
 
 class Update:
-    """One update of one rank's store, open until `finish`.
+    """One update of one rank's store, open until `finish`; `undo` keeps the old bytes till then.
 
     Every tensor is resolved and checked before a byte of it is written. Halves wait as owned
     copies, so the caller may reuse its buffers between items. A tensor that comes again is
     written again; the last one counts, also where an earlier one was refused.
     """
 
-    def __init__(self, plan: Plan, store: ParameterStore) -> None:
+    def __init__(
+        self, plan: Plan, store: ParameterStore, *, version: str | None = None, undo: bool = True
+    ) -> None:
         if not plan.shapes:
             raise ValueError(f"the plan of {plan.label} places nothing: see its findings")
         self.plan = plan
         self.store = store
+        self.version = version
+        self._undo = undo
         self._seat = plan.seats[store.rank]
-        self._names = _Names(plan)
+        self._names = Names(plan)
         self._writer = Writer(plan.sources, store)
         self._boxes: dict[str, set[Box]] = {}
         self._seen: set[str] = set()
@@ -124,22 +127,26 @@ class Update:
     def finish(self) -> Finished:
         """Refresh what is left, and say whether the parameters are whole.
 
-        The store is ready if nothing waits, nothing was refused, and every parameter was written
-        now or was whole before; else it is poisoned, with the touched parameters listed. A store
-        of which no tensor was taken keeps its state.
+        The new weights count if nothing waits, nothing was refused, and every parameter was
+        written now or was whole before. Else the old ones are put back, if they were whole; or the
+        store is poisoned, with the touched parameters listed. A store of which no tensor was taken
+        keeps its state.
         """
         held = self.held
-        refreshed = self._refresh(only_whole=False) if not held else ()
+        refreshed, underived = self._refresh_last() if not held else ((), ())
         partial = tuple(name for name in self._boxes if not self._is_whole(name))
         is_complete = not (partial or self._unwritten())
         broken = () if is_complete or self._broken_off is None else (self._broken_off,)
-        wrong = (*broken, *self._refused.values(), *_orphans(held))
+        wrong = (*broken, *self._refused.values(), *_orphans(held), *underived)
         is_begun = self.store.epoch % 2 == 1
         if is_begun and not (self._was_ready or is_complete or wrong):
             wrong = (_incomplete((*partial, *self._unwritten())),)
-        self._end(is_good=(is_complete or self._was_ready) and not wrong)
+        touched = tuple(self._boxes)
+        weights = self._end(is_good=(is_complete or self._was_ready) and not wrong)
         return Finished(
             state=self.store.state,
+            weights=weights,
+            touched=touched if weights in ("rolled_back", "poisoned") else (),
             held=held,
             partial=partial,
             parameters_written=len(self._boxes) - len(partial),
@@ -156,19 +163,25 @@ class Update:
         if self.store.epoch % 2:
             return
         self._was_ready = self.store.state == "ready"
-        self.store.begin()
+        self.store.begin(self.version, undo=self._undo and self._was_ready)
         if not self._was_ready:
             # what these weights leave out must not keep the value of a load that failed
             self.store.reset_initial()
 
-    def _end(self, *, is_good: bool) -> None:
+    def _end(self, *, is_good: bool) -> str:
         if self.store.epoch % 2 == 0:
-            return
-        self.store.touched = [] if is_good else list(self._boxes)
+            return "unchanged"
         if is_good:
             self.store.finish()
-        else:
-            self.store.poison()
+            # the update is over: the old bytes are not needed any more
+            self.store.undo = None
+            return "new"
+        if self.store.undo is not None:
+            self.store.roll_back()
+            return "rolled_back"
+        self.store.touched = list(self._boxes)
+        self.store.poison()
+        return "poisoned"
 
     def _receive(
         self,
@@ -178,7 +191,8 @@ class Update:
         names: Container[str] | None,
         layers: Container[int] | None,
     ) -> None:
-        tail, layer, wrong = self._names.find(name, tensor)
+        dtype = TAGS.get(str(tensor.dtype).removeprefix("torch."), str(tensor.dtype))
+        tail, layer, wrong = self._names.find(name, dtype, tuple(tensor.shape))
         is_wanted = names is None or name in names
         if layers is not None and is_wanted:
             is_wanted = not tail.is_top and layer in layers
@@ -217,6 +231,7 @@ class Update:
     def _write(self, target: int, layer: int, piece: Piece, values: torch.Tensor) -> None:
         param = self.plan.targets[target].full_name(layer)
         boxes = self._boxes.setdefault(param, set())
+        self.store.touch(param)
         zero = self.plan.zero_boxes.get((target, self._seat.tp))
         if zero is not None:
             box_of(self.store.parameters[param], zero).zero_()
@@ -238,6 +253,13 @@ class Update:
         """Whether every element was written in this update, however often."""
         boxes, shape = self._boxes.get(param, set()), tuple(self.store.parameters[param].shape)
         return 0 not in multiplicity(tuple(boxes), shape)
+
+    def _refresh_last(self) -> tuple[tuple[str, ...], tuple[Finding, ...]]:
+        """What is left to derive; what the machine refuses to compute fails the update."""
+        try:
+            return self._refresh(only_whole=False), ()
+        except RuntimeError as error:
+            return (), (_underived(error),)
 
     def _refresh(self, *, only_whole: bool) -> tuple[str, ...]:
         """Derive anew what depends on changed parameters; early only where all inputs are new."""
@@ -264,55 +286,21 @@ class _Call:
     failed: dict[str, Finding] = field(default_factory=dict)
 
 
-class _Names:
-    """Resolves names as the plan did; other spellings, dtypes and shapes by the same rules."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        known: dict[str, list[int]] = {}
-        siblings = {index for source in plan.sources for index in source.siblings}
-        for index, source in enumerate(plan.sources):
-            if index not in siblings:
-                known.setdefault(source.name, []).append(index)
-        self._schema = Schema(list(plan.targets), list(plan.sources), known)
-        assert plan.model is not None
-        form = format_of(plan.model, plan.layout, plan.options)
-        assert isinstance(form, Format)
-        self._form = form
-        self._model = plan.model
-
-    def find(self, name: str, tensor: torch.Tensor) -> tuple[Tail, int, Finding | None]:
-        """(tail, layer, what is wrong with the tensor)."""
-        dtype = TAGS.get(str(tensor.dtype).removeprefix("torch."), str(tensor.dtype))
-        shape = tuple(tensor.shape)
-        planned = self._plan.tensors.get(name)
-        if planned is not None and (planned.dtype, planned.shape) == (dtype, shape):
-            place = self._plan.find(name)
-            assert place is not None
-            tail, layer = place
-            if not tail.failed >> layer & 1:
-                return tail, layer, None
-        stored = Tensor(dtype, shape, 0, 0, 0)
-        tails = list(collect([(name, stored)]).values())
-        has_top = not self._plan.options.draft
-        (tail,) = resolve(tails, self._schema, self._model.layers, has_top=has_top)
-        found = check_stored([tail], self._schema, self._model, self._form)
-        wrong = next((f for f in found if f.level == "error"), None)
-        return tail, layers_in(tail.seen)[0], wrong
-
-    def outcome(self, tail: Tail, layer: int, rank: int) -> tuple[str, str | None]:
-        source = None if tail.source is None else self._schema.sources[tail.source]
-        if source is not None and source.target is None and not tail.beyond >> layer & 1:
-            return "skipped", source.reason
-        return rank_outcome(self._plan, tail, layer, self._plan.seats[rank])
-
-
 def _broken_off(error: BaseException) -> Finding:
     return finding(
         "LS601",
         "weights",
         f"the weights broke off: {type(error).__name__}: {error}",
         fix="send all weights again in a new update",
+    )
+
+
+def _underived(error: RuntimeError) -> Finding:
+    return finding(
+        "LS601",
+        "weights",
+        f"derived tensors were not computed: {type(error).__name__}: {error}",
+        fix="correct the cause, as a rule memory, and send all weights again in a new update",
     )
 
 

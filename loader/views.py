@@ -1,6 +1,6 @@
 """Questions about a plan: what ranks hold and read, totals, the cells of the heat map."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -174,18 +174,15 @@ def is_expected(reason: str) -> bool:
     return reason not in UNEXPECTED_REASONS
 
 
-def grid(plan: Plan, ranks: Sequence[int]) -> dict[str, Any]:
-    """Rows (top, layers), columns (modules) and cells with elements, over the given ranks."""
+def grid(plan: Plan, written: Iterable[tuple[ParameterView, int]]) -> dict[str, Any]:
+    """Rows (top, layers), columns (modules) and cells with the elements that are to be written."""
     cells: dict[tuple[int, str], dict[str, int]] = {}
     rows = {layer: row for row, layer in enumerate(plan.layer_numbers, start=1)}
-    for rank in ranks:
-        for view in parameters(plan, rank):
-            if not view.is_counted:
-                continue
-            row = 0 if view.layer is None else rows[view.layer]
-            cell = cells.setdefault((row, view.module), {"total": 0, "parameters": 0})
-            cell["total"] += view.elements
-            cell["parameters"] += 1
+    for view, elements in written:
+        row = 0 if view.layer is None else rows[view.layer]
+        cell = cells.setdefault((row, view.module), {"total": 0, "parameters": 0})
+        cell["total"] += elements
+        cell["parameters"] += 1
     shown = {module for _row, module in cells}
     columns = list(dict.fromkeys(t.module for t in plan.targets if t.module in shown))
     places = {name: index for index, name in enumerate(columns)}

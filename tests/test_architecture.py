@@ -13,18 +13,27 @@ from loadscope.loader.findings import CODES
 
 ROOT = Path(__file__).parents[1]
 EFFECTS = {
+    "change",
+    "checksums",
     "convert",
     "derive",
     "execute",
     "fingerprints",
+    "freshness",
     "fuse",
+    "gather",
+    "identity",
+    "keeper",
     "parameters",
     "rank_load",
     "read",
+    "revert",
+    "staging",
+    "undo",
     "update",
     "write",
 }
-EFFECT_LIBRARIES = {"torch", "safetensors"}
+EFFECT_LIBRARIES = {"torch", "safetensors", "numpy", "xxhash"}
 KERNEL_LIBRARIES = {"torch", "triton"}
 HEAVY = ("torch", "fastapi", "transformers", "numpy", "safetensors")
 

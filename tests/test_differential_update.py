@@ -9,7 +9,6 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
-import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support.compared_load import plan_load, rank_differences
@@ -19,6 +18,7 @@ from support.loaded import POISON, load_rank
 from support.made_model import MadeModel
 from support.quantised_formats import FORMS
 from support.random_loads import loads
+from support.updates import OneBuffer, whole
 from torch import Tensor
 
 from loadscope.loader.parameters import ParameterStore
@@ -26,25 +26,6 @@ from loadscope.loader.plan import Plan
 from loadscope.loader.update import Finished, Received, Update
 
 ONCE = (Phase.generate,)  # a smaller failing example would take minutes to find
-SPOILT = 0x5A
-
-
-class OneBuffer:
-    """Lends every tensor as a view of the same memory, spoilt as soon as the next is asked for."""
-
-    def __init__(self, tensors: Tensors) -> None:
-        self._tensors = tensors
-        largest = max(t.numel() * t.element_size() for t in tensors.values())
-        self._memory = torch.empty(largest, dtype=torch.uint8)
-
-    def lend(self, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        for name in names:
-            tensor = self._tensors[name]
-            self._memory.fill_(SPOILT)
-            view = self._memory[: tensor.numel() * tensor.element_size()]
-            view.copy_(tensor.contiguous().reshape(-1).view(torch.uint8))
-            yield name, view.view(tensor.dtype).view(tensor.shape)
-        self._memory.fill_(SPOILT)
 
 
 def empty_store(plan: Plan, rank: int) -> ParameterStore:
@@ -107,6 +88,35 @@ def test_other_values_over_loaded_ones_leave_the_other_values(load: Load, seed: 
     _received, finished = send(Update(plan, store), tensors, dealt(list(tensors), seed))
     assert finished.state == "ready"
     assert rank_differences(other, made, store) == []
+
+
+@settings(max_examples=20, phases=ONCE)
+@given(loads(), st.integers(0, 99))
+def test_values_that_break_off_anywhere_leave_the_loaded_ones(load: Load, seed: int) -> None:
+    with TemporaryDirectory() as folder:
+        made, plan = plan_load(load, Path(folder))
+        store = load_rank(plan, Path(folder), 0)
+    other = Load(**{**_fields(load), "seed": load.seed + 1}).model().tensors()
+    before, names = whole(store), sorted(other)
+    Random(seed).shuffle(names)
+    calls = dealt(names[: len(names) // 2], seed)
+    update = store.open_update(version="other")
+    for call in calls[:-1]:
+        update.load_weights(OneBuffer(other).lend(call))
+    with pytest.raises(BrokenOff):
+        update.load_weights(_broken_off(OneBuffer(other).lend(calls[-1])))
+    assert update.finish().weights == "rolled_back"
+    assert rank_differences(load, made, store) == []
+    assert whole(store) == before
+
+
+class BrokenOff(Exception):
+    pass
+
+
+def _broken_off(weights: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    yield from weights
+    raise BrokenOff
 
 
 def _fields(load: Load) -> dict[str, object]:

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from support.serving import Serving, serving
 from support.two_roles import DRAFT_SHARD, TARGET_SHARD, write_two_roles
+from support.updates import contents
 
 from loadscope.app.load_view import LoadView
 from loadscope.app.roles import parse_roles
 from loadscope.app.tick import delta
 from loadscope.app.together import together
+from loadscope.app.updates.update import Update
 from loadscope.loader.checkpoint import open_checkpoint
 from loadscope.loader.parameters import parameter_bytes
 from loadscope.loader.plan import Options, make_plan
@@ -75,16 +77,24 @@ def addresses(server: Serving) -> dict[tuple[str, int, str], int]:
 
 def spoil_after_planning(server: Serving, damage: Callable[[], None]) -> None:
     """The files change between the plan and the first byte, once."""
-    jobs = server.services.jobs
-    prepare = jobs._prepare
+    admission = server.services.jobs._admission
+    prepare = admission.prepare
 
-    def prepare_then_damage(*arguments: Any) -> Any:
-        prepared = prepare(*arguments)
+    def prepare_then_damage(update: Update) -> None:
+        prepare(update)
         damage()
-        jobs._prepare = prepare  # type: ignore[method-assign]
-        return prepared
+        admission.prepare = prepare  # type: ignore[method-assign]
 
-    jobs._prepare = prepare_then_damage  # type: ignore[method-assign]
+    admission.prepare = prepare_then_damage  # type: ignore[method-assign]
+
+
+def reload_unchecked(server: Serving, path: str, **fields: Any) -> dict[str, Any]:
+    """Whose files are not read before the first byte is written; the update, once it has ended."""
+    body = {"source": {"type": "disk", "path": path}, "verify": {"level": "none"}, "wait_s": 20}
+    answer = server.client.post("/reload", json={**body, **fields})
+    assert answer.status_code == 200, answer.text
+    document: dict[str, Any] = answer.json()
+    return document
 
 
 @pytest.mark.parametrize(
@@ -197,7 +207,7 @@ def test_what_if_takes_every_option(server: Serving) -> None:
 def test_a_reload_loads_every_role_into_the_same_memory(own: Serving) -> None:
     before = addresses(own)
     assert {role for role, _rank, _name in before} == set(BOTH)
-    assert own.reload("good").json() == {"load": 3, "loads": [3, 4], "url": "/loads/3"}
+    assert own.reload("good").json()["loads"] == [3, 4]
     assert [load["status"] for load in ended(own)] == ["finished", "finished"]
     assert addresses(own) == before
 
@@ -230,7 +240,8 @@ def cut(path: Path) -> Callable[[], None]:
 def test_a_failure_of_the_second_role_spoils_the_first(own: Serving, disk: Path) -> None:
     shard = write_two_roles(disk / "cut-draft") / DRAFT_SHARD
     spoil_after_planning(own, cut(shard))
-    assert own.reload("cut-draft").status_code == 202
+    update = reload_unchecked(own, "cut-draft", atomic="off")
+    assert (update["state"], update["weights"]) == ("poisoned", "poisoned")
     target, draft = ended(own)
     assert (draft["status"], draft["state"]["failure"]["file"]) == ("failed", DRAFT_SHARD)
     assert (target["status"], target["verdict"]) == ("failed", "fail")
@@ -249,7 +260,7 @@ def test_a_failure_of_the_first_role_keeps_the_second_from_beginning(
 ) -> None:
     shard = write_two_roles(disk / "cut-target") / TARGET_SHARD
     spoil_after_planning(own, cut(shard))
-    own.reload("cut-target")
+    reload_unchecked(own, "cut-target", atomic="off")
     target, draft = ended(own)
     assert (target["status"], draft["status"]) == ("failed", "interrupted")
     assert draft["state"]["because"] == target["id"]
@@ -257,6 +268,28 @@ def test_a_failure_of_the_first_role_keeps_the_second_from_beginning(
     answer = own.client.get("/readyz").json()
     # the draft's weights are whole, but of the checkpoint before
     assert "belongs to it" in answer["reasons"][1]
+
+
+@pytest.mark.parametrize("shard", [TARGET_SHARD, DRAFT_SHARD])
+def test_behind_a_second_copy_a_failure_of_either_role_leaves_both_as_they_were(
+    own: Serving, disk: Path, shard: str
+) -> None:
+    before = held(own)
+    spoil_after_planning(own, cut(write_two_roles(disk / f"cut-{shard}") / shard))
+    update = reload_unchecked(own, f"cut-{shard}")
+    assert (update["state"], update["weights"], update["atomicity"]) == (
+        "failed", "unchanged", "staged",
+    )  # fmt: skip
+    assert {load["status"] for load in ended(own)} <= {"failed", "interrupted"}
+    assert {load["state"]["store"]["state"] for load in ended(own)} == {"ready"}
+    assert held(own) == before
+    assert own.get("/readyz")["ready"]
+
+
+def held(server: Serving) -> dict[str, dict[str, bytes]]:
+    """Every byte of both roles."""
+    stores = server.services.jobs.stores
+    return {role: contents(ranks[0]) for role, ranks in stores.items()}
 
 
 def test_loads_look_the_same_after_a_restart(disk: Path, tmp_path: Path) -> None:

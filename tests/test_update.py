@@ -1,6 +1,6 @@
 """What an update in memory writes, holds, skips and refuses, and how it ends."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -14,15 +14,18 @@ from support.updates import (
     WK,
     Files,
     Weights,
+    addresses,
     contents,
     differing,
     some,
     through_one_buffer,
+    whole,
 )
 from torch import Tensor
 
 from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Options
+from loadscope.loader.stamps import Stamp
 from loadscope.loader.topology import Layout
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -56,17 +59,17 @@ def test_a_half_waits_for_its_partner_over_calls(variant: str, files: Files) -> 
 
 
 @pytest.mark.parametrize("variant", HALVES)
-def test_a_half_that_stays_alone_poisons_the_store(variant: str, files: Files) -> None:
+def test_a_half_that_stays_alone_brings_the_old_weights_back(variant: str, files: Files) -> None:
     half, _partner = HALVES[variant]
     store = files.ready(variant)
-    before = contents(store)
-    store.load_weights(through_one_buffer(files.weights(variant), [half]))
+    before = whole(store)
+    store.load_weights(through_one_buffer(files.weights(variant, 2), [O_PROJ, half]))
     assert (store.state, store.epoch) == ("writing", 3)
     finished = store.finish_update()
-    assert (finished.state, finished.held, store.epoch) == ("poisoned", (half,), 4)
+    assert (finished.weights, finished.held, store.epoch) == ("rolled_back", (half,), 4)
     assert [(f.code, f.subject) for f in finished.findings] == [("LS504", half)]
     assert half in finished.findings[0].message
-    assert contents(store) == before
+    assert whole(store) == before
 
 
 def test_codes_that_share_a_scale_wait_for_all_scales_and_are_named_once(files: Files) -> None:
@@ -86,7 +89,7 @@ def test_halves_that_stay_alone_are_counted_once_each(files: Files) -> None:
     store = files.ready("v3-fp8-tensor")
     store.load_weights(some(files.weights("v3-fp8-tensor"), *scales))
     finished = store.finish_update()
-    assert (finished.state, set(finished.held)) == ("poisoned", set(scales))
+    assert (finished.weights, set(finished.held)) == ("rolled_back", set(scales))
     # both scales of the common slot came: that they differ is told too
     assert [(f.code, f.count) for f in finished.findings] == [("LS504", 2), ("LS603", 1)]
 
@@ -160,9 +163,10 @@ def test_a_wrong_tensor_is_refused_and_the_others_are_written(what: str, files: 
     received = store.load_weights([(name, wrong(weights[name])), (O_PROJ, weights[O_PROJ])])
     assert {n: f.code for n, f in received.failed.items()} == {name: code}
     assert (received.written, received.held) == ((O_PROJ,), ())
-    finished = store.finish_update()
     assert differing(store, files.loaded("v3-fp8-block")) == {O_PROJ}
-    assert (finished.state, store.epoch, store.touched) == ("poisoned", 4, [O_PROJ])
+    finished = store.finish_update()
+    assert differing(store, files.loaded("v3-fp8-block")) == set()
+    assert (finished.weights, finished.touched, store.epoch) == ("rolled_back", (O_PROJ,), 4)
     assert [(f.code, f.subject) for f in finished.findings] == [(code, name)]
 
 
@@ -179,7 +183,8 @@ def test_a_refused_tensor_alone_leaves_the_store_as_it_was(files: Files) -> None
     store = files.ready("v3-fp8-block")
     store.load_weights([(O_PROJ, torch.zeros(3))])
     finished = store.finish_update()
-    assert (finished.state, store.epoch, store.touched) == ("ready", 2, [])
+    assert (finished.state, finished.weights, store.epoch) == ("ready", "unchanged", 2)
+    assert (finished.touched, store.touched) == ((), [])
     assert [f.code for f in finished.findings] == ["LS401"]
 
 
@@ -268,10 +273,8 @@ def test_a_half_of_a_closed_pair_that_comes_again_waits(files: Files) -> None:
     again = store.load_weights(some(weights, WK + "weight"))
     assert (again.held, again.repeated) == ((WK + "weight",), (WK + "weight",))
     finished = store.finish_update()
-    assert (finished.state, finished.partial) == (
-        "poisoned",
-        (WK[:-1] + "_weights_proj.weight",),
-    )
+    fused = WK[:-1] + "_weights_proj.weight"
+    assert (finished.weights, finished.partial) == ("rolled_back", (fused,))
 
 
 @pytest.mark.parametrize("weights", [None, []])
@@ -284,7 +287,7 @@ def test_an_update_of_nothing_changes_nothing(
     if weights is not None:
         store.load_weights(weights)
     finished = store.finish_update()
-    assert (finished.state, store.epoch) == (state, epoch)
+    assert (finished.state, finished.weights, store.epoch) == (state, "unchanged", epoch)
     assert (finished.held, finished.partial, finished.findings) == ((), (), ())
     assert finished.parameters_written == 0
     assert state == "empty" or contents(store) == before
@@ -306,6 +309,7 @@ def test_what_a_failed_load_left_in_an_initial_value_does_not_stay(files: Files)
     weights = files.weights("v3-fp8-block")
     store = files.ready("v3-fp8-block")
     scale = ATTN + "k_proj.k_scale"
+    store.open_update(undo=False)
     store.load_weights([(scale, torch.tensor(7.0)), (O_PROJ, weights[O_PROJ][:-1])])
     assert store.finish_update().state == "poisoned"
     store.load_weights(weights.items())
@@ -331,13 +335,15 @@ def breaking(weights: Weights, count: int) -> Iterator[tuple[str, Tensor]]:
     raise BrokenOff("the sender is gone")
 
 
-def test_weights_that_break_off_poison_the_store(files: Files) -> None:
+def test_weights_that_break_off_bring_the_old_ones_back(files: Files) -> None:
     weights = files.weights("v3-bf16", 2)
     store = files.ready("v3-bf16")
+    before = whole(store)
     with pytest.raises(BrokenOff):
         store.load_weights(breaking(weights, 9))
     finished = store.finish_update()
-    assert (finished.state, [f.code for f in finished.findings]) == ("poisoned", ["LS601"])
+    assert (finished.weights, [f.code for f in finished.findings]) == ("rolled_back", ["LS601"])
+    assert whole(store) == before
     assert "the sender is gone" in finished.findings[0].message
 
 
@@ -349,6 +355,158 @@ def test_weights_that_break_off_may_all_come_again(files: Files) -> None:
     store.load_weights(weights.items())
     assert store.finish_update().state == "ready"
     assert differing(store, files.loaded("v3-bf16", version=2)) == set()
+
+
+Failing = Callable[[ParameterStore, Weights], None]
+
+
+def half_stays(store: ParameterStore, weights: Weights) -> None:
+    store.load_weights((n, t) for n, t in weights.items() if n != WK + "weight_scale_inv")
+
+
+def one_is_refused(store: ParameterStore, weights: Weights) -> None:
+    store.load_weights([*weights.items(), (O_PROJ, weights[O_PROJ][:-1])])
+
+
+def weights_break_off(store: ParameterStore, weights: Weights) -> None:
+    with pytest.raises(BrokenOff):
+        store.load_weights(breaking(weights, len(weights) // 2))
+
+
+def half_of_a_refreshed_layer_comes_again(store: ParameterStore, weights: Weights) -> None:
+    own = [name for name in weights if name.startswith(KV_B)]
+    assert store.load_weights(some(weights, *own)).refreshed == (ATTN + "w_kc", ATTN + "w_vc")
+    store.load_weights(some(weights, WK + "weight"))
+
+
+FAILURES: dict[str, Failing] = {
+    "a half stays alone": half_stays,
+    "a tensor is refused": one_is_refused,
+    "the weights break off": weights_break_off,
+    "derived tensors were refreshed": half_of_a_refreshed_layer_comes_again,
+}
+
+
+@pytest.mark.parametrize("what", FAILURES)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_failed_update_leaves_everything_as_it_was(what: str, rank: int, files: Files) -> None:
+    store = files.ready("v32-fp8-block", EP2, rank)
+    before = whole(store)
+    store.open_update(version="2")
+    FAILURES[what](store, files.weights("v32-fp8-block", 2))
+    assert contents(store) != before.contents
+    finished = store.finish_update()
+    assert (finished.state, finished.weights, store.epoch) == ("ready", "rolled_back", 4)
+    assert set(finished.touched) <= store.parameters.keys()
+    assert finished.touched
+    assert whole(store) == before
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("what", FAILURES)
+def test_a_failed_update_leaves_an_accelerator_as_it_was(what: str, files: Files) -> None:
+    store = files.ready("v32-fp8-block", device="cuda")
+    before = whole(store)
+    FAILURES[what](store, files.weights("v32-fp8-block", 2))
+    assert contents(store) != before.contents
+    assert store.finish_update().weights == "rolled_back"
+    assert whole(store) == before
+
+
+@pytest.mark.parametrize("what", FAILURES)
+def test_without_old_bytes_a_failed_update_poisons_the_store(what: str, files: Files) -> None:
+    weights = files.weights("v32-fp8-block", 2)
+    store = files.ready("v32-fp8-block")
+    before = addresses(store)
+    store.open_update(version="2", undo=False)
+    FAILURES[what](store, weights)
+    finished = store.finish_update()
+    assert (finished.state, finished.weights, store.epoch) == ("poisoned", "poisoned", 4)
+    assert store.touched == list(finished.touched) != []
+    assert (store.version, addresses(store)) == ("1", before)
+    store.load_weights(weights.items())
+    assert store.finish_update().weights == "new"
+    assert differing(store, files.loaded("v32-fp8-block", version=2)) == set()
+
+
+@pytest.mark.parametrize("what", FAILURES)
+def test_after_a_failed_update_the_next_one_counts(what: str, files: Files) -> None:
+    weights = files.weights("v32-fp8-block", 2)
+    store = files.ready("v32-fp8-block")
+    FAILURES[what](store, weights)
+    store.finish_update()
+    store.open_update(version="3")
+    store.load_weights(weights.items())
+    finished = store.finish_update()
+    assert (finished.weights, finished.touched, store.epoch) == ("new", (), 6)
+    assert (store.version, store.undo) == ("3", None)
+    assert differing(store, files.loaded("v32-fp8-block", version=2)) == set()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, torch.OutOfMemoryError])
+def test_derived_tensors_that_cannot_be_computed_fail_the_update(
+    error: type[RuntimeError], files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error("no memory for w_kc")
+
+    store = files.ready("v3-fp8-block")
+    before = whole(store)
+    store.load_weights(some(files.weights("v3-fp8-block", 2), KV_B + "weight"))
+    with monkeypatch.context() as patch:
+        patch.setattr("loadscope.loader.update.derive_layer", refuse)
+        finished = store.finish_update()
+    assert (finished.weights, [f.code for f in finished.findings]) == ("rolled_back", ["LS601"])
+    assert "no memory for w_kc" in finished.findings[0].message
+    assert whole(store) == before
+    store.load_weights(files.weights("v3-fp8-block", 2).items())
+    assert store.finish_update().weights == "new"
+
+
+def test_a_version_is_that_of_the_last_update_that_counted(files: Files) -> None:
+    weights = files.weights("v3-bf16", 2)
+    store = files.ready("v3-bf16")
+    assert store.open_update(version="2") is store.open_update(version="3", undo=False)
+    store.load_weights(some(weights, O_PROJ))
+    assert store.version == "1"
+    store.finish_update()
+    assert store.version == "2"
+    store.open_update(version="4")
+    store.load_weights([(O_PROJ, weights[O_PROJ][:-1]), ("model.norm.weight", torch.ones(256))])
+    assert store.finish_update().findings
+    assert store.version == "2"
+    store.load_weights(some(weights, O_PROJ))
+    assert (store.finish_update().weights, store.version) == ("new", None)
+
+
+def test_an_update_stamps_what_it_wrote_and_nothing_else(files: Files) -> None:
+    store = files.ready("v3-fp8-block")
+    before = store.stamps.copy()
+    store.open_update(version="2")
+    store.load_weights(some(files.weights("v3-fp8-block", 2), O_PROJ, KV_B + "weight"))
+    store.finish_update()
+    new = {O_PROJ, KV_B + "weight", ATTN + "w_kc", ATTN + "w_vc"}
+    assert set(before.written.values()) == {Stamp("1", 1)}
+    assert store.stamps.written == before.written | dict.fromkeys(new, Stamp("2", 3))
+    made_from = {KV_B + "weight": Stamp("2", 3), KV_B + "weight_scale_inv": Stamp("1", 1)}
+    assert store.stamps.inputs == before.inputs | dict.fromkeys(new & set(before.inputs), made_from)
+
+
+def test_old_bytes_are_kept_once_of_what_is_touched_and_only_while_it_is_open(
+    files: Files,
+) -> None:
+    old, new = files.weights("v3-fp8-block"), files.weights("v3-fp8-block", 2)
+    own = [name for name in new if name.startswith(KV_B)]
+    store = files.ready("v3-fp8-block")
+    before = whole(store)
+    store.load_weights([*some(new, *own), *some(old, *own), *some(new, *own)])
+    assert store.undo is not None
+    kept = [*own, ATTN + "w_kc", ATTN + "w_vc"]
+    assert store.undo.kept.keys() == set(kept)
+    assert store.undo.nbytes == sum(len(before.contents[name]) for name in kept)
+    store.load_weights([(O_PROJ, torch.zeros(3))])
+    assert store.finish_update().weights == "rolled_back"
+    assert (whole(store), store.undo) == (before, None)
 
 
 def test_a_plan_that_places_nothing_takes_no_weights(files: Files) -> None:

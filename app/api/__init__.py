@@ -10,8 +10,11 @@ from loadscope.app.api import (
     mapping,
     parameters,
     quant,
+    reloads,
     reports,
     stream,
+    versions,
+    weights,
     what_if,
 )
 
@@ -27,4 +30,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     what_if.router,
     loads.router,
     control.router,
+    reloads.router,
+    versions.router,
+    weights.router,
 )

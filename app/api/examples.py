@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from loadscope.app.problems import code_of
 from loadscope.loader.events import SKIP_MEANINGS
 
 GATE = "model.layers.2.mlp.experts.5.gate_proj.weight"
@@ -234,19 +235,13 @@ LOAD = {
 }
 
 
-def _problem(status: int, slug: str, detail: str, **extra: object) -> dict[str, Any]:
-    document = {"type": f"urn:loadscope:{slug}", "status": status, "detail": detail, **extra}
+def problem(status: int, slug: str, detail: str, **extra: object) -> dict[str, Any]:
+    """OpenAPI's description of one refusal."""
+    document = {
+        "type": f"urn:loadscope:{slug}",
+        "code": code_of(slug),
+        "status": status,
+        "detail": detail,
+        **extra,
+    }
     return {"description": detail, "content": {"application/problem+json": {"example": document}}}
-
-
-RELOAD_RESPONSES: dict[int | str, dict[str, Any]] = {
-    202: {
-        "description": "planned and accepted; it loads now",
-        "content": {
-            "application/json": {"example": {"load": 4, "loads": [4, 5], "url": "/loads/4"}}
-        },
-    },
-    403: _problem(403, "outside-roots", "no such path inside the roots", roots=["demo"]),
-    409: _problem(409, "busy", "load 3 is running", load=3, url="/loads/3"),
-    422: _problem(422, "refused", "what was loaded is untouched", load=4, findings=[FINDING]),
-}

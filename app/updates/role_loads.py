@@ -1,4 +1,4 @@
-"""An update: one load per role, out of one checkpoint; all of them count or none does."""
+"""The loads of an update: one per role, out of one checkpoint; all of them count or none does."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,13 +15,27 @@ WORST_FIRST = ("poisoned", "writing", "empty", "ready")
 
 @dataclass(slots=True)
 class RoleLoad:
-    """One load of an update; it has a plan once that is made, and stores once it may run."""
+    """One load of an update; it has a plan once that is made, and stores once it may run.
+
+    `stores` are the live ones, `written` those that the load fills: second copies, or the same;
+    `epochs` theirs before it began.
+    """
 
     role: Role
     load: int
     recorder: Recorder
     made: Plan | None = None
     stores: dict[int, ParameterStore] = field(default_factory=dict)
+    written: dict[int, ParameterStore] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
+
+    def touched(self) -> dict[int, list[str]]:
+        """Live parameters that this load has written, by rank."""
+        return {
+            rank: [name for name in store.parameters if store.is_new(name)]
+            for rank, store in self.written.items()
+            if store is self.stores.get(rank) and store.epoch != self.epochs[rank]
+        }
 
     @property
     def plan(self) -> Plan:
@@ -56,22 +70,32 @@ def refuse_others(update: Sequence[RoleLoad], refused: int) -> None:
 def end_update(update: Sequence[RoleLoad], failed: RoleLoad, status: str) -> None:
     """After a load that ended as `status`: later ones do not begin, earlier ones count no more.
 
-    Once anything was written the roles hold different weights: none of them may be read.
+    Once a live weight was written the roles hold different ones: none of them may be read, unless
+    the old bytes are put back.
     """
-    at, before = update.index(failed), state_of(failed.stores)
+    at = update.index(failed)
     done, later = update[:at], update[at + 1 :]
-    if done or before["state"] == "poisoned":
+    touched = state_of(failed.written)["state"] == "poisoned"
+    if failed.written == failed.stores and (done or touched):
         _mix(update, done)
-    for one in done:
-        _spoil(one, failed, status)
-    if state_of(failed.stores) != before:
-        # its own record ended before the others' weights were known to differ
-        _finish(failed, status)
     for one in later:
         reason, fix = f"not begun: {failed} {_ended(status)}", f"see load {failed.load}"
         detail = {"fix": fix, "because": failed.load}
         one.recorder.emit("failed", reason=reason, detail=detail)
         _finish(one, "interrupted")
+
+
+def tell_end(update: Sequence[RoleLoad], failed: RoleLoad | None, status: str, why: str) -> None:
+    """The loads' own records once it is known what the live weights are now.
+
+    `failed`: the load that ended the update; None if none did, then all of them ended well before.
+    """
+    for one in update:
+        if failed is not None and update.index(one) >= update.index(failed):
+            if one is failed:
+                _finish(one, status)
+            continue
+        _spoil(one, failed, status, why)
 
 
 def _mix(update: Sequence[RoleLoad], done: Sequence[RoleLoad]) -> None:
@@ -81,16 +105,12 @@ def _mix(update: Sequence[RoleLoad], done: Sequence[RoleLoad]) -> None:
                 store.mix(list(store.parameters) if one in done else [])
 
 
-def _spoil(one: RoleLoad, failed: RoleLoad, status: str) -> None:
-    one.recorder.emit(
-        "failed",
-        reason=f"written, but what belongs to it is not: {failed} {_ended(status)}",
-        detail={
-            "because": failed.load,
-            "touched": sum(len(store.touched) for store in one.stores.values()),
-            "fix": "reload a good checkpoint: target and draft hold different weights",
-        },
-    )
+def _spoil(one: RoleLoad, failed: RoleLoad | None, status: str, why: str) -> None:
+    touched = sum(len(store.touched) for store in one.stores.values())
+    reason = why if failed is None else f"does not count: {failed} {_ended(status)}"
+    fix = "reload a good checkpoint: the weights are a mixture" if touched else "correct the cause"
+    detail = {"because": None if failed is None else failed.load, "touched": touched, "fix": fix}
+    one.recorder.emit("failed", reason=reason, detail=detail)
     _finish(one, status)
 
 
