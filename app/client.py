@@ -246,7 +246,8 @@ class Upload:
         """Send tensors, by checkpoint name, in as many buckets as they take.
 
         Whole tensors of any device, dtype and strides, in any order and number of calls; each is
-        copied as it comes. ValueError for a name that was sent before.
+        copied as it comes, and all of them are at the server when this returns. ValueError for a
+        name that was sent before.
         """
         buckets = pack(self._new(weights), self._bucket_bytes, self._algorithm)
         return list(_ahead(self._put, buckets) if self._overlap else map(self._put, buckets))

@@ -206,6 +206,7 @@ class Jobs:
     def roll_back(self, number: int) -> None:
         """The version before this update again, out of memory."""
         self._take_slot()
+        is_done = False
         try:
             update = self._updates.get(number)
             newest = self.standing.base.newest
@@ -218,12 +219,15 @@ class Jobs:
                     "reload the version that you want",
                 )
             self._execution.roll_back(update)
+            is_done = True
             if self.standing.base.newest is not None:
                 restored = self._updates.get(self.standing.base.newest.update)
                 if restored is not None:
                     restored.record.state = "active"
         finally:
             self._slot.release()
+            if is_done and update is not None:
+                update.record.finish()
 
     async def put(self, number: int, bucket: int, chunks: Any, digest: Any) -> dict[str, Any]:
         """One bucket of an upload, from the event loop."""
@@ -303,6 +307,7 @@ class Jobs:
         self.standing.running = None
         self._open = None
         self._slot.release()
+        update.record.finish()
 
     def _tell_audit(self, update: Update) -> None:
         record = update.record

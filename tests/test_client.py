@@ -457,6 +457,17 @@ def test_a_refused_tensor_may_come_again_in_the_right_shape(
     assert weights_in(server) == fresh(files, 2)
 
 
+def test_what_is_refused_while_the_next_bucket_is_packed_is_an_exception_too(
+    client_to: ClientTo, files: Files
+) -> None:
+    weights = dict(files.weights(VARIANT, 2))
+    wrong = {NORM: weights.pop(NORM)[:-1]}
+    with client_to().update(bucket_bytes=1, overlap=True, wait_for_slot_s=SLOT_S) as upload:
+        with pytest.raises(UpdateRefused, match="shape_mismatch"):
+            upload.send({**wrong, **weights})
+        assert upload.buckets == 0
+
+
 def test_a_part_of_the_weights_is_enough(client_to: ClientTo, files: Files) -> None:
     part = {n: t for n, t in files.weights(VARIANT, 2).items() if n.startswith(ATTN)}
     with client_to().update(scope="partial", wait_for_slot_s=SLOT_S) as upload:

@@ -25,7 +25,7 @@ from loadscope.app.roles import Role
 HOSTILE = "<img src=x onerror=alert(1)>"
 STATIC = Path(static.__file__).parent
 SCRIPTS = sorted(STATIC.glob("*.js"))
-PAGES = ("/ui/", "/ui/mapping", "/ui/loads", "/ui/loads/3")
+PAGES = ("/ui/", "/ui/mapping", "/ui/loads", "/ui/loads/3", "/ui/updates")
 TIMING = {"count": 9, "bytes": 9000, "seconds": 0.5, "p50_s": 0.05, "p90_s": 0.06, "p99_s": 0.06}
 
 

@@ -47,9 +47,13 @@ export function rows(container, items, keyOf, templateId, update) {
     update(node, item);
     return node;
   });
-  const same =
-    wanted.length === container.children.length && wanted.every((node, i) => node === container.children[i]);
-  if (!same) container.replaceChildren(...wanted);
+  const kept = new Set(wanted);
+  for (const node of [...container.children]) if (!kept.has(node)) node.remove();
+  // a node that is put in again loses focus and selection
+  wanted.forEach((node, i) => {
+    const there = container.children[i] ?? null;
+    if (node !== there) container.insertBefore(node, there);
+  });
 }
 
 /** A name that may break after a dot or an underscore. */

@@ -3,7 +3,7 @@ import { $, store, text } from "./dom.js";
 import { connect } from "./stream.js";
 
 const THEMES = ["system", "light", "dark"];
-const PAGES = { o: "/ui/", m: "/ui/mapping", l: "/ui/loads" };
+const PAGES = { o: "/ui/", m: "/ui/mapping", l: "/ui/loads", u: "/ui/updates" };
 
 export function startShell() {
   startTheme();

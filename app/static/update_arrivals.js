@@ -1,7 +1,6 @@
 // What has come, live: tensors, groups, buckets, and the halves that still wait for their partner.
-import { $, breakable, el, fill, show, text } from "./dom.js";
+import { $, breakable, el, fill, rows, show, text } from "./dom.js";
 import { count, percent, plural, rate, size } from "./format.js";
-import { rows } from "./update_rows.js";
 import { isOpen } from "./update_words.js";
 
 const MOST = 100; // the server names no more of them

@@ -1,9 +1,8 @@
 // What the update changed: totals, by kind of module, and a map of layers × modules per role.
-import { $, fill, show, text } from "./dom.js";
+import { $, fill, rows, show, text } from "./dom.js";
 import { count, plural } from "./format.js";
 import { ChangeMap } from "./update_heatmap.js";
 import { drawNames } from "./update_names.js";
-import { rows } from "./update_rows.js";
 import { brokenWords, isOpen, share, small } from "./update_words.js";
 
 const KINDS = {

@@ -1,8 +1,7 @@
 // What went wrong, before anything else: code, names, what to do, what the weights are now.
-import { $, el, fill, show, text } from "./dom.js";
+import { $, el, fill, rows, show, text } from "./dom.js";
 import { count, plural } from "./format.js";
 import { drawNameLists, drawNames } from "./update_names.js";
-import { rows } from "./update_rows.js";
 import { STATES } from "./update_words.js";
 
 const FEW = 3; // names of a failure that is not open

@@ -1,8 +1,7 @@
 // Lists of tensor names: the first ones, each a link to its mapping, and how many more there are.
 import { query } from "./api.js";
-import { $, breakable, el, show, text } from "./dom.js";
+import { $, breakable, el, rows, show, text } from "./dom.js";
 import { count } from "./format.js";
-import { rows } from "./update_rows.js";
 
 /** root: an element made from the template of names; `total` may be more than are named. */
 export function drawNames(root, names, { most = 20, total = names.length, role = null } = {}) {

@@ -1,7 +1,6 @@
 // Per role: what was written, and whether the tensors derived from it were made anew.
-import { $, fill, show } from "./dom.js";
+import { $, fill, rows, show } from "./dom.js";
 import { count } from "./format.js";
-import { rows } from "./update_rows.js";
 
 export function mountRoles(book) {
   return () => {

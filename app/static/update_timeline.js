@@ -1,8 +1,7 @@
 // All updates on one scale of time: a bar of phases each, and the same seconds as a table.
-import { $, el, fill, show, text } from "./dom.js";
+import { $, el, fill, rows, show, text } from "./dom.js";
 import { count, plural, seconds } from "./format.js";
 import { duration, spans, spent } from "./update_book.js";
-import { rows } from "./update_rows.js";
 import { PHASES, STATES, isOpen, sourceWords, tone } from "./update_words.js";
 
 const LEAST_PX = 2; // a switch of 4 ms in an update of 10 s is seen all the same

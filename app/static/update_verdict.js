@@ -1,8 +1,7 @@
 // The first two seconds: one sentence, the versions that are served, four answers.
-import { $, fill, text } from "./dom.js";
+import { $, fill, rows, text } from "./dom.js";
 import { count, moment, plural, seconds } from "./format.js";
 import { duration } from "./update_book.js";
-import { rows } from "./update_rows.js";
 import { sentence } from "./update_sentence.js";
 import { STATES, brokenWords, isOpen, share, small, tone } from "./update_words.js";
 

@@ -298,7 +298,7 @@ class Execution:
         self._log.commit(record.number, record.version, record.ended_t, digest, document)
         standing.base = base
         self._keeper.settle(retain=update.asked.retain_previous)
-        record.tell(document)
+        record.tell()
 
     def _say_kept(self, update: Update) -> None:
         """Roles that got no data are not post-processed, and the record says so."""
@@ -383,4 +383,4 @@ class Execution:
         newest = standing.base.newest
         restored = None if newest is None else newest.update
         self._log.roll_back(record.number, document, record.ended_t, restored)
-        record.tell(document)
+        record.tell()

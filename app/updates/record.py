@@ -110,16 +110,22 @@ class Record:
 
     def show(self) -> None:
         """Keep the record as it is, and tell who follows the update."""
-        document = self.as_json()
-        self._journal.save(self.number, self.state, document, self.ended_t)
-        self.tell(document)
+        self._journal.save(self.number, self.state, self.as_json(), self.ended_t)
+        self.tell()
 
-    def tell(self, document: Mapping[str, Any]) -> None:
-        detail = {"state": self.state, "version": self.version, "weights": self.weights}
-        self._publish("state", detail)
-        if self.has_ended:
-            self._publish("done", {**detail, "failure": document["failure"]})
-            self.done.set()
+    def tell(self) -> None:
+        """Tell who follows the update which state it is in."""
+        self._publish("state", self._brief)
+
+    def finish(self) -> None:
+        """It is over for everybody: whoever waited may open the next one."""
+        assert self.has_ended, f"{self.id} is {self.state}"
+        self._publish("done", {**self._brief, "failure": self.failure})
+        self.done.set()
+
+    @property
+    def _brief(self) -> dict[str, Any]:
+        return {"state": self.state, "version": self.version, "weights": self.weights}
 
     def advance(self, state: str) -> None:
         self.enter(state)

@@ -47,8 +47,10 @@ class Serving:
         return self.client.post("/reload", json={"source": {"type": "disk", "path": str(path)}})
 
     def wait(self) -> dict[str, Any]:
-        """The newest load, once it has ended."""
-        return self.wait_for(lambda row: row["finished_t"] is not None)
+        """The newest load, once it and its update have ended."""
+        load = self.wait_for(lambda row: row["finished_t"] is not None)
+        assert self.services.jobs.wait_for(load["update"], PATIENCE_S)
+        return load
 
     def wait_for(self, is_so: Any) -> dict[str, Any]:
         deadline = time.monotonic() + PATIENCE_S
