@@ -19,6 +19,7 @@ from loadscope.app.updates.audit import Audit, Who
 from loadscope.app.updates.execution import Execution
 from loadscope.app.updates.feeds import Feeds
 from loadscope.app.updates.log import UpdateLog
+from loadscope.app.updates.names import name_of, number_of
 from loadscope.app.updates.receiving import not_receiving
 from loadscope.app.updates.record import Record
 from loadscope.app.updates.refusal import Refusal
@@ -26,6 +27,7 @@ from loadscope.app.updates.standing import Standing
 from loadscope.app.updates.update import Update
 from loadscope.loader.budget import Budget
 from loadscope.loader.checkpoint import Checkpoint
+from loadscope.loader.control import Cancelled
 from loadscope.loader.execute import run_load
 from loadscope.loader.fingerprints import fingerprint
 from loadscope.loader.keeper import Keeper
@@ -206,28 +208,27 @@ class Jobs:
     def roll_back(self, number: int) -> None:
         """The version before this update again, out of memory."""
         self._take_slot()
-        is_done = False
         try:
             update = self._updates.get(number)
-            newest = self.standing.base.newest
-            is_current = newest is not None and newest.update == number
-            if update is None or not is_current or not self.keeper.can_roll_back:
+            if update is None or not self._can_roll_back(number):
                 raise Refusal(
                     "nothing_to_roll_back",
-                    f"the version before u-{number} is not kept",
+                    f"the version before {name_of(number)} is not kept",
                     fix="only the newest update can be rolled back, while its old bytes are kept; "
                     "reload the version that you want",
                 )
             self._execution.roll_back(update)
-            is_done = True
-            if self.standing.base.newest is not None:
-                restored = self._updates.get(self.standing.base.newest.update)
-                if restored is not None:
-                    restored.record.state = "active"
+            newest = self.standing.base.newest
+            restored = None if newest is None else self._updates.get(newest.update)
+            if restored is not None:
+                restored.record.state = "active"
         finally:
             self._slot.release()
-            if is_done and update is not None:
-                update.record.finish()
+        update.record.finish()
+
+    def _can_roll_back(self, number: int) -> bool:
+        newest = self.standing.base.newest
+        return newest is not None and newest.update == number and self.keeper.can_roll_back
 
     async def put(self, number: int, bucket: int, chunks: Any, digest: Any) -> dict[str, Any]:
         """One bucket of an upload, from the event loop."""
@@ -240,17 +241,27 @@ class Jobs:
         """The record of any update, live or out of the log."""
         update = self._updates.get(number)
         document = self.log.record(number) if update is None else update.record.as_json()
-        if document is None:
-            return None
-        newest = self.standing.base.newest
-        is_current = newest is not None and newest.update == number
-        return {**document, "can_roll_back": is_current and self.keeper.can_roll_back}
+        return None if document is None else self._shown(number, document)
+
+    def documents(self, limit: int, before: int | None) -> list[dict[str, Any]]:
+        """Records, newest first; `before` is the number of the last one seen."""
+        found = []
+        for row in self.log.rows(limit, before):
+            number = number_of(row["id"])
+            update = self._updates.get(number)
+            found.append(self._shown(number, row if update is None else update.record.as_json()))
+        return found
+
+    def _shown(self, number: int, document: dict[str, Any]) -> dict[str, Any]:
+        return {**document, "can_roll_back": self._can_roll_back(number)}
 
     def _find(self, number: int) -> Update:
         update = self._updates.get(number)
         if update is None:
             raise Refusal(
-                "unknown_reload", f"no update u-{number} is open here", fix="see GET /reloads"
+                "unknown_reload",
+                f"no update {name_of(number)} is open here",
+                fix="see GET /reloads",
             )
         return update
 
@@ -288,14 +299,11 @@ class Jobs:
         self._end(update)
 
     def _fail(self, update: Update, error: BaseException) -> None:
-        refusal = error if isinstance(error, Refusal) else None
-        if refusal is None:
-            log.error("update %s failed", update.record.id, exc_info=error)
-            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-            refusal = Refusal("load_failed", reason, fix="see the server's log")
-        if not update.record.has_ended:
-            self._execution.fail(update, refusal)
-        self._end(update)
+        """End an update in a named state, whatever it was that went wrong."""
+        try:
+            self._execution.fail(update, _as_refusal(update, error))
+        finally:
+            self._end(update)
 
     def _end(self, update: Update) -> None:
         """Let the next one in; what was spooled is not needed any more."""
@@ -404,3 +412,14 @@ class Jobs:
             self._stop(update, Refusal("interrupted", "the server was shut down"))
         self.wait(STOP_WAIT_S)
         self.feeds.close()
+
+
+def _as_refusal(update: Update, error: BaseException) -> Refusal:
+    """Why an update ended; what nobody expected is in the server's log."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, Cancelled):
+        return Refusal("cancelled", str(error))
+    log.error("update %s failed", update.record.id, exc_info=error)
+    reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return Refusal("load_failed", reason, fix="see the server's log")

@@ -11,11 +11,11 @@ from loadscope.app.roles import Role, options_of
 from loadscope.app.settings import Origin, Settings
 from loadscope.app.store import Store
 from loadscope.app.updates.refusal import Refusal, code_of
-from loadscope.app.updates.role_loads import RoleLoad, refuse_others, state_of
+from loadscope.app.updates.role_loads import RoleLoad, refuse, refuse_others
 from loadscope.loader.checkpoint import Checkpoint, NotACheckpoint, open_checkpoint
 from loadscope.loader.control import Control
 from loadscope.loader.findings import Finding
-from loadscope.loader.parameters import check_fit
+from loadscope.loader.parameters import check_fit, state_of
 from loadscope.loader.plan import Plan, make_plan
 
 # `run_load`; only `jobs` knows it
@@ -97,7 +97,7 @@ class Opening:
         if one.plan.verdict == "fail":
             # a failed plan is put on record with its refusal; no parameter is touched
             self._load(one.plan, checkpoint, self._stores.get(one.role, {}), one.recorder.emit)
-            refuse_others(update, one.load)
+            refuse_others(update, one)
             raise _as_refusal(one, message, one.plan.findings, code_of(findings[0]))
         code = code_of(findings[0]) if findings else "unsupported_format"
         raise _refuse(update, one, code, message, findings)
@@ -111,11 +111,9 @@ def _refuse(
     findings: Sequence[Finding] = (),
 ) -> Refusal:
     shown = [each.as_json() for each in findings]
-    fix = findings[0].fix if findings else "name a checkpoint directory"
-    one.recorder.emit("failed", reason=message, detail={"fix": fix, "findings": shown})
-    one.recorder.emit("load_finished", detail={"status": "refused"})
-    refuse_others(update, one.load)
-    return _as_refusal(one, message, findings, code)
+    refusal = _as_refusal(one, message, findings, code)
+    refuse(update, one, message, {"fix": refusal.fix, "findings": shown})
+    return refusal
 
 
 def _as_refusal(one: RoleLoad, message: str, findings: Sequence[Finding], code: str) -> Refusal:

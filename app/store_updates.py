@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from loadscope.app.encoding import dumps, loads
 from loadscope.app.store_schema import STATE_OF_LOADS
+from loadscope.app.updates.names import name_of
 
 UNFINISHED_STATES = (
     "queued", "planning", "receiving", "verifying", "staging",
@@ -36,11 +37,6 @@ class NewUpdate(NamedTuple):
     version: str | None = None
     idempotency_key: str | None = None
     request_digest: str | None = None
-
-
-def name_of(update: int) -> str:
-    """How an update is called outside: `u-7`."""
-    return f"u-{update}"
 
 
 def insert_update(db: sqlite3.Connection, new: NewUpdate, wanted: int | None = None) -> int:

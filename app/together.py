@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loadscope.loader.state import STORES_WORST_FIRST
+
 State = Mapping[str, Any]
 
 SUMMED = (
@@ -16,7 +18,6 @@ STATUSES = (
     "failed", "refused", "interrupted", "finished",
 )  # fmt: skip
 RUNNING = STATUSES[:5]
-STORES = ("poisoned", "writing", "empty", "ready")
 ETA_AFTER_S = 2.0
 
 
@@ -49,7 +50,7 @@ def together(states: Sequence[State]) -> dict[str, Any] | None:
         "ranks": first["ranks"],
         "last": max((s["last"] for s in states if s["last"]), key=_time, default=None),
         "failure": _failure(cause),
-        "store": min((s["store"] for s in states), key=lambda one: STORES.index(one["state"])),
+        "store": min((s["store"] for s in states), key=_store_order),
         "events_dropped": latest(states, "events_dropped"),
     }
 
@@ -68,6 +69,10 @@ def _failure(cause: State | None) -> dict[str, Any] | None:
 
 def latest(states: Sequence[State], key: str) -> float | None:
     return max((state[key] for state in states if state[key] is not None), default=None)
+
+
+def _store_order(store: State) -> int:
+    return STORES_WORST_FIRST.index(store["state"])
 
 
 def _time(last: State) -> float:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from loadscope.loader.change_table import Change, ChangeTable, is_packed, kind_of, pieces
+from loadscope.loader.copies import SAME_WIDTH
 from loadscope.loader.plan import Plan
 from loadscope.loader.views import ParameterView
 
@@ -29,7 +30,6 @@ BYTE_DTYPES = frozenset(
     }
 )
 WIDE_DTYPES = frozenset({torch.bfloat16, torch.float16, torch.float32})
-BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def compare(
@@ -89,7 +89,7 @@ def _tally(tensor: Tensor, step: int, *, is_packed: bool) -> _Tally:
 
 def _count(old: Tensor, new: Tensor) -> int:
     """Elements whose bits differ."""
-    bits = BITS[new.element_size()]
+    bits = SAME_WIDTH[new.element_size()]
     one, two = old.view(bits), new.view(bits)
     if new.device.type == "cpu":
         return int(np.count_nonzero(one.numpy() != two.numpy()))

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -11,7 +10,7 @@ from loadscope.loader.control import Cancelled, Control, LoadError
 from loadscope.loader.events import Emit
 from loadscope.loader.findings import Finding
 from loadscope.loader.outcomes import outcome, routed
-from loadscope.loader.parameters import ParameterStore
+from loadscope.loader.parameters import ParameterStore, state_of
 from loadscope.loader.plan import Plan
 from loadscope.loader.rank_load import RankLoad, ReaderFactory
 from loadscope.loader.read import Reader, ThreadedReader
@@ -55,16 +54,15 @@ def run_load(
         run = RankLoad(plan, store, emit, control, cells, writing)
         try:
             run.load(checkpoint.directory, make_reader)
-        except Exception as error:  # noqa: BLE001  edge of the load: any failure ends as an event
-            told = error if isinstance(error, LoadError) else run.explain(error)
+        except LoadError as error:
             _mark_mixture(rank, done, stores)
-            _fail(told, rank, stores, emit, cells)
+            _fail(error, rank, stores, emit, cells)
             return
         done.append(rank)
         remarks += run.remarks
     detail = {
         "status": "finished",
-        "store": _store_json(stores),
+        "store": state_of(stores),
         "findings": [remark.as_json() for remark in remarks],
     }
     emit("load_finished", detail=detail)
@@ -76,7 +74,7 @@ def _refuse(plan: Plan, stores: Mapping[int, ParameterStore], emit: Emit) -> Non
     emit(
         "load_finished",
         reason=reason,
-        detail={"status": "refused", "store": _store_json(stores)},
+        detail={"status": "refused", "store": state_of(stores)},
     )
 
 
@@ -158,15 +156,4 @@ def _fail(
         },
     )
     status = "interrupted" if isinstance(error, Cancelled) else "failed"
-    emit("load_finished", detail={"status": status, "store": _store_json(stores)})
-
-
-def _store_json(stores: Mapping[int, ParameterStore]) -> dict[str, Any]:
-    """The stores' common state: the worst of them counts."""
-    order = ["poisoned", "writing", "empty", "ready"]
-    states = sorted((store.state for store in stores.values()), key=order.index)
-    return {
-        "state": states[0] if states else "empty",
-        "epoch": max((store.epoch for store in stores.values()), default=0),
-        "touched": sum(len(s.touched) for s in stores.values() if s.state == "poisoned"),
-    }
+    emit("load_finished", detail={"status": status, "store": state_of(stores)})

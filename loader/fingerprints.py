@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from loadscope.loader.checkpoint import Checkpoint
-from loadscope.loader.control import Control, LoadError
+from loadscope.loader.control import Control
 from loadscope.loader.events import Emit, discard
 from loadscope.loader.execute import open_reader
 from loadscope.loader.outcomes import deliveries, rank_outcome
@@ -59,12 +59,7 @@ def _measure(run: RankLoad, checkpoint: Checkpoint, make_reader: ReaderFactory) 
     written: dict[str, int] = {}
     for byte in PATTERNS:
         run.store.fill_pattern(byte)
-        try:
-            run.load(checkpoint.directory, make_reader)
-        except LoadError:
-            raise
-        except Exception as error:
-            raise run.explain(error) from error
+        run.load(checkpoint.directory, make_reader)
         _compare(run.store, byte, suspects, written)
         run = RankLoad(run.plan, run.store, discard, run.control, {})
     return written

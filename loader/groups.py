@@ -57,7 +57,7 @@ class Expected:
         self.plans = tuple(plans)
         self.tensors: dict[str, Tensor] = {}
         self.roles: dict[str, tuple[str, ...]] = {}
-        modules = _Modules()
+        modules = Modules()
         for plan in plans:
             self._add(plan, modules)
         self.groups = tuple(modules.groups())
@@ -70,16 +70,26 @@ class Expected:
     def count(self) -> int:
         return len(self.tensors)
 
-    def _add(self, plan: Plan, modules: "_Modules") -> None:
+    def _add(self, plan: Plan, modules: "Modules") -> None:
         alone = (plan.role,)
         for tail, _source, _target in routed(plan):
-            kinds = _kinds(plan, tail)
             for layer in layers_in(tail.routed):
                 name = tail.name(layer)
                 others = self.roles.get(name)
                 self.roles[name] = alone if others is None else (*others, plan.role)
                 self.tensors[name] = plan.tensors[name]
-                modules.add(name, [Module(plan.role, table, layer, e) for table, e in kinds])
+                modules.add_tail(plan, tail, layer)
+
+    def fits(self, plans: Sequence[Plan]) -> bool:
+        """Whether these plans expect the same: the same names, dtypes and shapes, used alike."""
+        return len(plans) == len(self.plans) and all(map(_expect_alike, self.plans, plans))
+
+
+def _expect_alike(one: Plan, other: Plan) -> bool:
+    if one is other:
+        return True
+    facts = [(plan.layout, plan.options, plan.targets, plan.sources) for plan in (one, other)]
+    return facts[0] == facts[1] and one.names_facts == other.names_facts
 
 
 def _check(plans: Sequence[Plan]) -> None:
@@ -103,15 +113,23 @@ def _kinds(plan: Plan, tail: Tail) -> list[tuple[str, int | None]]:
     return list(kinds)
 
 
-class _Modules:
+class Modules:
     """Tensors by module; modules that a tensor has in common become one group."""
 
     def __init__(self) -> None:
         self._members: dict[Module, list[str]] = {}
         self._home: dict[str, Module] = {}
         self._joined: dict[Module, Module] = {}
+        self._kinds: dict[int, list[tuple[str, int | None]]] = {}
 
-    def add(self, name: str, modules: Sequence[Module]) -> None:
+    def add_tail(self, plan: Plan, tail: Tail, layer: int) -> None:
+        """A tensor in one layer, to every module that it fills or feeds."""
+        kinds = self._kinds.get(id(tail))
+        if kinds is None:
+            kinds = self._kinds[id(tail)] = _kinds(plan, tail)
+        self._add(tail.name(layer), [Module(plan.role, table, layer, e) for table, e in kinds])
+
+    def _add(self, name: str, modules: Sequence[Module]) -> None:
         home = self._home.get(name)
         if home is None:
             home = self._home[name] = modules[0]

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from loadscope.loader.checkpoint import Checkpoint
-from loadscope.loader.control import Control, LoadError
+from loadscope.loader.control import Control
 from loadscope.loader.events import discard
 from loadscope.loader.execute import open_reader
-from loadscope.loader.fingerprints import sha256
+from loadscope.loader.fingerprints import PATTERNS, sha256
 from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Plan
 from loadscope.loader.rank_load import RankLoad, ReaderFactory
@@ -20,7 +20,6 @@ from loadscope.loader.writing import Writing
 # none: places and kinds only; digest: a hash of each tensor; bytes: a copy of each on the host
 Contents = Literal["none", "digest", "bytes"]
 What = Literal["name", "dtype", "shape", "stride", "address", "bytes", "scalar", "flag"]
-PATTERNS = (0xA5, 0x5A)
 CHUNK_BYTES = 4 << 20
 
 
@@ -215,12 +214,7 @@ def _load(
     version = store.version
     _spoil(store, byte)
     run = RankLoad(plan, store, discard, control, {}, Writing(version))
-    try:
-        run.load(checkpoint.directory, make_reader)
-    except LoadError:
-        raise
-    except Exception as error:
-        raise run.explain(error) from error
+    run.load(checkpoint.directory, make_reader)
 
 
 def _spoil(store: ParameterStore, byte: int) -> None:

@@ -1,8 +1,8 @@
 """The loaded tensors of one rank: allocated once, written in place, with the state they are in."""
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -10,6 +10,7 @@ from loadscope.loader.dtypes import ITEM_BYTES, TORCH_NAMES
 from loadscope.loader.findings import Finding, finding
 from loadscope.loader.plan import Plan
 from loadscope.loader.stamps import Stamp, Stamps
+from loadscope.loader.state import worst_store
 from loadscope.loader.tables import Output
 from loadscope.loader.topology import layers_in
 from loadscope.loader.undo import UndoLog
@@ -185,6 +186,15 @@ class ParameterStore:
         assert tensor.shape == output.shape, (name, tensor.shape, output.shape)
         assert tensor.dtype == dtype, (name, tensor.dtype, dtype)
         return tensor
+
+
+def state_of(stores: Mapping[int, ParameterStore]) -> dict[str, Any]:
+    """The common state of one role's stores: the worst of them counts."""
+    return {
+        "state": worst_store(store.state for store in stores.values()),
+        "epoch": max((store.epoch for store in stores.values()), default=0),
+        "touched": sum(len(s.touched) for s in stores.values() if s.state == "poisoned"),
+    }
 
 
 def parameter_bytes(plan: Plan, rank: int) -> int:

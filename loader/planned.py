@@ -144,6 +144,11 @@ class Plan:
         return any(self.sources[index].needs for index in self.uses(tail.source))
 
     @cached_property
+    def names_facts(self) -> list[tuple[str, str, str, str, str]]:
+        """All names with their dtypes, shapes and outcomes, in the form of the digest."""
+        return sorted(_tail_facts(tail) for tail in self.tails)
+
+    @cached_property
     def digest(self) -> str:
         """Equal for equal plans, on every rank and machine (sha256 of the plan's decisions)."""
         facts = {
@@ -152,7 +157,7 @@ class Plan:
             "targets": [asdict(t) for t in self.targets],
             "sources": [asdict(s) for s in self.sources],
             "derives": [asdict(d) for d in self.derives],
-            "tails": sorted(_tail_facts(t) for t in self.tails),
+            "tails": self.names_facts,
             "files": sorted((s.name, s.size) for s in self.shards),
             "findings": [(f.code, f.level, f.subject) for f in self.findings],
         }

@@ -53,7 +53,18 @@ class RankLoad:
         self._elements = 0
 
     def load(self, folder: Path, make_reader: ReaderFactory) -> None:
-        """Read and write everything of this rank; the store is ready afterwards, or poisoned."""
+        """Read and write everything of this rank; the store is ready afterwards, or poisoned.
+
+        Raises LoadError, whatever went wrong.
+        """
+        try:
+            self._load(folder, make_reader)
+        except LoadError:
+            raise
+        except Exception as error:
+            raise self._explain(error) from error
+
+    def _load(self, folder: Path, make_reader: ReaderFactory) -> None:
         names = [shard.name for shard in self.plan.shards]
         work = self.writing.steps(self.plan, self.store.rank, self.cells)
         self._sizes = self._sizes_of(work)
@@ -85,7 +96,7 @@ class RankLoad:
         """What only the values could show, grouped by pattern."""
         return self.writer.remarks
 
-    def explain(self, error: Exception) -> LoadError:
+    def _explain(self, error: Exception) -> LoadError:
         """An error of the machine as an error of the load: where it stood, in the user's words."""
         use, file, step = self._here, self._file, self._step
         source = self.plan.sources[use.piece.source] if use is not None else None

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import torch
 
 from loadscope.kernels.dequantise_awq import NIBBLE_OF_COLUMN
+from loadscope.loader.copies import SAME_WIDTH
 from loadscope.loader.schema import Source
-from loadscope.loader.write import SAME_WIDTH
 
 # which column's code is nibble 0 … 7 of a word
 COLUMN_OF_NIBBLE = sorted(range(8), key=NIBBLE_OF_COLUMN.__getitem__)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Set
 
 import torch
 
+from loadscope.loader.copies import copy_into
 from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.plan import Plan
 from loadscope.loader.views import ParameterView
@@ -139,28 +140,20 @@ def _exchange(one: torch.Tensor, two: torch.Tensor) -> None:
     """Swap contents; an error in between leaves both as they were."""
     spare = one.clone()
     try:
-        _copy(one, two)
+        copy_into(one, two)
         _copy_safely(two, spare, one)
     except BaseException:
-        _copy(one, spare)
+        copy_into(one, spare)
         raise
 
 
 def _copy_safely(target: torch.Tensor, source: torch.Tensor, before: torch.Tensor) -> None:
     """Copy; an error puts back what the target held before."""
     try:
-        _copy(target, source)
+        copy_into(target, source)
     except BaseException:
-        _copy(target, before)
+        copy_into(target, before)
         raise
-
-
-def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    if target.device.type == "cpu":
-        # by one thread: torch would wake all of its own for 32 KiB
-        target.numpy()[...] = source.numpy()
-    else:
-        target.copy_(source)
 
 
 def _nbytes(tensors: Iterable[torch.Tensor]) -> int:

@@ -13,6 +13,8 @@ SAMPLE_EVERY_S = 0.1
 MAX_HELD_SHOWN = 8
 # quarter-octave buckets from 1 us: 19 % resolution, 120 buckets reach 15 minutes
 BUCKET_EDGES_S = [1e-6 * 2 ** (i / 4) for i in range(120)]
+# states of parameter stores; of several the first that occurs counts
+STORES_WORST_FIRST = ("poisoned", "writing", "empty", "ready")
 
 
 class Durations:
@@ -314,3 +316,8 @@ def fold(events: Iterable[Event]) -> LoadState:
     for event in events:
         state.apply(event)
     return state
+
+
+def worst_store(states: Iterable[str]) -> str:
+    """The common state of several parameter stores; empty if there is none."""
+    return min(states, key=STORES_WORST_FIRST.index, default="empty")

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from loadscope.loader.copies import copy_into
+
 if TYPE_CHECKING:
     from loadscope.loader.parameters import ParameterStore
 
@@ -43,7 +45,7 @@ class UndoLog:
         for name, old in self._kept.items():
             tensor = self._tensor(name)
             assert tensor is not None, name
-            tensor.copy_(old)
+            copy_into(tensor, old)
         store = self._store
         store.scalars, store.flags = dict(self._scalars), dict(self._flags)
         store.stamps, store.version = self._stamps.copy(), self._version

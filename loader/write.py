@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from loadscope.loader.convert import SMALL, convert, scales_differ
+from loadscope.loader.copies import copy_into
 from loadscope.loader.findings import Finding, finding
 from loadscope.loader.fuse import ConversionDesk, Half
 from loadscope.loader.kernel_time import KernelTime
@@ -14,8 +15,6 @@ from loadscope.loader.parameters import ParameterStore
 from loadscope.loader.place import Box
 from loadscope.loader.schema import Source
 from loadscope.loader.steps import Piece
-
-SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +125,5 @@ def _copy_rows(
     start = box[lead][0] + first
     box[lead] = (start, start + count)
     place = box_of(target, tuple(box))
-    _copy(place, part.reshape(place.shape) if lead else part)
+    copy_into(place, part.reshape(place.shape) if lead else part)
     return place.numel()
-
-
-def _copy(place: torch.Tensor, part: torch.Tensor) -> None:
-    """Copy with a cast if the dtypes differ; equal bits on the CPU by one thread.
-
-    torch wakes all its threads for 32 KiB: beside the readers they wait for one another.
-    """
-    if place.device.type == part.device.type == "cpu" and place.dtype == part.dtype:
-        # as integers, which numpy has for every width
-        width = SAME_WIDTH[place.element_size()]
-        place.view(width).numpy()[...] = part.view(width).numpy()
-    else:
-        place.copy_(part)

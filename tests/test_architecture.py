@@ -16,6 +16,7 @@ EFFECTS = {
     "change",
     "checksums",
     "convert",
+    "copies",
     "derive",
     "execute",
     "fingerprints",

@@ -11,8 +11,11 @@ from support.pushing import Pusher, body_of, digest_of
 from support.serving import Serving, serving
 from support.updates import ATTN, KV_B, Files, addresses, changed, contents, pieces
 
+from loadscope.app.updates import execution
+from loadscope.app.updates.refusal import Refusal
 from loadscope.loader.checksums import overall, tensor_checksum
 from loadscope.loader.parameters import ParameterStore
+from loadscope.loader.staging import Staging
 from loadscope.loader.topology import Layout
 
 VARIANT = "v3-fp8-block"
@@ -279,6 +282,38 @@ def test_a_partial_update_brings_whole_groups(server: Serving, files: Files) -> 
     answer = pusher.commit()
     assert (answer.status_code, answer.json()["code"]) == (422, "open_group")
     assert ATTN + "kv_a_proj_with_mqa.weight" in answer.json()["names"]
+
+
+def refuse_read_back(*_arguments: object) -> None:
+    raise Refusal("finalize_failed", "read back, one tensor differs", names=[NORM])
+
+
+def test_a_failure_after_the_switch_brings_the_old_weights_back(
+    server: Serving, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "read_back", refuse_read_back)
+    record = push(server, files, version="128").commit(verify={"level": "loaded"}).json()
+    assert (record["state"], record["weights"]) == ("rolled_back", "rolled_back")
+    assert NORM in record["touched"]["names"]["target"]["0"]
+    assert (current(server), holds(server, files, 1)) == ("u-1", True)
+
+
+def test_old_weights_that_cannot_be_brought_back_are_read_by_nobody(
+    server: Serving, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_staging: Staging) -> None:
+        raise RuntimeError("the device is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(execution, "read_back", refuse_read_back)
+        patch.setattr(Staging, "swap_back", broken)
+        record = push(server, files).commit(verify={"level": "loaded"}).json()
+    assert (record["state"], record["weights"]) == ("poisoned", "poisoned")
+    assert server.client.get("/readyz").status_code == 503
+    assert server.get("/versions/current")["current"] is None
+    assert reload(server, files.folder(VARIANT)).json()["state"] == "active"
+    assert server.get("/readyz")["ready"]
+    assert holds(server, files, 1)
 
 
 def test_names_that_no_rule_knows_may_be_ignored_by_name(server: Serving, files: Files) -> None:

@@ -159,8 +159,8 @@ class Broken(Exception):
 @pytest.fixture
 def breaking(monkeypatch: pytest.MonkeyPatch) -> "Breaking":
     """Copies in small pieces, of which some fail half done."""
-    real = Breaking(staging._copy)
-    monkeypatch.setattr(staging, "_copy", real)
+    real = Breaking(staging.copy_into)
+    monkeypatch.setattr(staging, "copy_into", real)
     monkeypatch.setattr(staging, "CHUNK_BYTES", 1 << 12)
     return real
 
@@ -250,14 +250,14 @@ def test_the_epoch_is_odd_and_the_state_writing_while_contents_change_places(
 ) -> None:
     live = files.ready("v3-bf16")
     seen = set()
-    real = staging._copy
+    real = staging.copy_into
 
     def look(target: torch.Tensor, source: torch.Tensor) -> None:
         seen.add((live.state, live.epoch))
         real(target, source)
 
     beside = staged(files, live, "v3-bf16")
-    monkeypatch.setattr(staging, "_copy", look)
+    monkeypatch.setattr(staging, "copy_into", look)
     beside.swap()
     assert seen == {("writing", 3)}
 

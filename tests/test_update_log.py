@@ -419,6 +419,7 @@ def test_the_audit_has_a_line_per_mutation(
     who = Who("127.0.0.1", "trainer/1", key_mark("secret-key"))
     with caplog.at_level(logging.INFO, "loadscope.audit"):
         audit.record("commit", "active", who, update="u-7", version="128", digest="5b1e")
+        logged = [json.loads(record.message) for record in caplog.records]
     audit.record("cancel", "refused: unknown_reload", Who())
     first, second = lines_of(audit.path)
     assert first == {
@@ -431,7 +432,7 @@ def test_the_audit_has_a_line_per_mutation(
         "outcome": "active",
     }
     assert (second["who"]["key"], second["update"], second["digest"]) == (None, None, None)
-    assert [json.loads(record.message) for record in caplog.records] == [first]
+    assert logged == [first]
     assert stat.S_IMODE(audit.path.stat().st_mode) == 0o600
 
 
@@ -484,7 +485,8 @@ def test_lines_of_many_threads_do_not_mix(tmp_path: Path) -> None:
 def test_an_audit_that_cannot_be_written_says_so_and_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Audit(tmp_path / "nowhere").record("reload", "opened", Who())
+    with caplog.at_level(logging.ERROR, "loadscope.audit"):
+        Audit(tmp_path / "nowhere").record("reload", "opened", Who())
     (record,) = caplog.records
     assert "reload" in record.message
     assert str(tmp_path) not in record.message

@@ -14,7 +14,7 @@ from support.names import is_draft, one_of_each_pattern
 from support.random_models import Case
 from support.readers import withholding
 
-from loadscope.loader import fingerprints, rank_load, write
+from loadscope.loader import fingerprints, write, writing
 from loadscope.loader.checkpoint import open_checkpoint
 from loadscope.loader.fingerprints import PATTERNS, fingerprint
 from loadscope.loader.parameters import ParameterStore
@@ -70,7 +70,7 @@ def test_a_vocabulary_whose_padding_is_not_zeroed_is_not_counted_as_written(
 ) -> None:
     config = {**CONFIG, "vocab_size": 500}
     folder = write_case(Case(config, LAYOUT), tmp_path)
-    right = rank_load.steps
+    right = writing.steps
 
     def without_zeros(*args: Any) -> Any:
         steps = right(*args)
@@ -78,7 +78,7 @@ def test_a_vocabulary_whose_padding_is_not_zeroed_is_not_counted_as_written(
             step.zero_box = None
         return steps
 
-    monkeypatch.setattr(rank_load, "steps", without_zeros)
+    monkeypatch.setattr(writing, "steps", without_zeros)
     found = unwritten(fingerprints_of(folder, LAYOUT, 0))
     padding = (512 - 500) * config["hidden_size"]
     assert found == dict.fromkeys(["model.embed_tokens.weight", "lm_head.weight"], padding)

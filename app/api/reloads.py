@@ -16,6 +16,7 @@ from loadscope.app.problems import Problem
 from loadscope.app.services import Services, ServicesDep
 from loadscope.app.updates.asked import Asked
 from loadscope.app.updates.audit import Who
+from loadscope.app.updates.names import name_of, number_of
 from loadscope.app.updates.refusal import Refusal
 
 router: APIRouter = APIRouter(tags=["updates"])
@@ -24,10 +25,6 @@ UpdateId = Annotated[str, Path(pattern=r"^u-[1-9][0-9]{0,15}$", examples=["u-7"]
 Number = Annotated[int, Path(ge=0, lt=1_000_000)]
 Key = Annotated[str | None, Header(max_length=200, description="same key, same body: same update")]
 RETRY = {"reload_in_progress": "1", "bucket_conflict": "1"}
-
-
-def number_of(update: str) -> int:
-    return int(update.removeprefix("u-"))
 
 
 def as_problem(refusal: Refusal, update: str | None = None) -> Problem:
@@ -69,7 +66,7 @@ def _audit(
         what,
         refusal.code if refusal is not None else str(found["state"] if found else "ok"),
         who,
-        update=None if number is None else f"u-{number}",
+        update=None if number is None else name_of(number),
         version=found["version"] if found else None,
         digest=found["verify"]["overall"] if found else None,
     )
@@ -113,7 +110,7 @@ def _answer(services: Services, number: int, wait_s: float) -> Json:
     has_ended = wait_s > 0 and services.jobs.wait_for(number, wait_s)
     document = services.jobs.document(number)
     assert document is not None, "it was just opened"
-    location = {"location": f"/reloads/u-{number}"}
+    location = {"location": f"/reloads/{name_of(number)}"}
     if has_ended:
         return Json(document, 200, location)
     loads = document["loads"]
@@ -126,13 +123,12 @@ def _answer(services: Services, number: int, wait_s: float) -> Json:
 def reloads(services: ServicesDep, limit: Limit = 20, cursor: Cursor = None) -> Json:
     """All updates, newest first, of this process and of those before it."""
     before = (decode_cursor(cursor, int) or (None,))[0]
-    rows = services.jobs.log.rows(limit, before)
-    items = [services.jobs.document(number_of(row["id"])) or row for row in rows]
-    shown = [_without_cells(item) for item in items]
-    total = services.jobs.log.count()
-    last = number_of(rows[-1]["id"]) if rows else 0
-    more = len(rows) == limit and services.jobs.log.rows(1, last)
-    return Json(collection(shown, total, encode_cursor(last) if more else None))
+    # one more than asked for tells whether there is another page
+    found = services.jobs.documents(limit + 1, before)
+    items = [_without_cells(item) for item in found[:limit]]
+    more = len(found) > limit
+    cursor = encode_cursor(number_of(items[-1]["id"])) if more else None
+    return Json(collection(items, services.jobs.log.count(), cursor))
 
 
 def _without_cells(document: dict[str, Any]) -> dict[str, Any]:

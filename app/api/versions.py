@@ -5,6 +5,7 @@ from fastapi import APIRouter
 from loadscope.app.api import reload_examples
 from loadscope.app.api.requests import Cursor, Json, Limit, collection, decode_cursor, encode_cursor
 from loadscope.app.services import ServicesDep
+from loadscope.app.updates.names import name_of
 
 router: APIRouter = APIRouter(tags=["updates"])
 
@@ -14,19 +15,19 @@ def versions(services: ServicesDep, limit: Limit = 100, cursor: Cursor = None) -
     """The history of what was served, newest first; a rollback enters it again."""
     before = (decode_cursor(cursor, int) or (None,))[0]
     log = services.jobs.log
-    rows = log.versions(limit, before)
+    found = log.versions(limit + 1, before)
+    rows = found[:limit]
     items = [
         {
             "version": row.version,
-            "update": f"u-{row.update}",
+            "update": name_of(row.update),
             "committed_t": row.committed_t,
             "digest": row.digest,
             "by": dict(row.detail).get("what"),
         }
         for row in rows
     ]
-    more = len(rows) == limit and log.versions(1, rows[-1].seq)
-    last = encode_cursor(rows[-1].seq) if more else None
+    last = encode_cursor(rows[-1].seq) if len(found) > limit else None
     return Json(collection(items, log.count_versions(), last))
 
 
@@ -40,7 +41,7 @@ def current(services: ServicesDep) -> Json:
         last = jobs.log.last_version()
         served = {
             "version": newest.version,
-            "update": f"u-{newest.update}",
+            "update": name_of(newest.update),
             "committed_t": None if last is None else last.committed_t,
             "digest": None if last is None else last.digest,
         }

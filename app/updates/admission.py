@@ -12,14 +12,16 @@ from loadscope.app.updates.asked import Asked
 from loadscope.app.updates.execution import Execution
 from loadscope.app.updates.feeds import Feeds
 from loadscope.app.updates.log import KeyTaken, UpdateLog
+from loadscope.app.updates.names import name_of
 from loadscope.app.updates.receiving import Receiving
 from loadscope.app.updates.record import Record, empty_plan
 from loadscope.app.updates.refusal import Refusal
-from loadscope.app.updates.role_loads import refuse_others
+from loadscope.app.updates.role_loads import refuse
 from loadscope.app.updates.spool import Spool
 from loadscope.app.updates.standing import Standing
 from loadscope.app.updates.update import Update
 from loadscope.loader.arrivals import Arrivals, Expected
+from loadscope.loader.census import census
 from loadscope.loader.checkpoint import Checkpoint, NotACheckpoint, open_checkpoint
 from loadscope.loader.merge import arrived_files, merged, open_spool
 from loadscope.loader.outcomes import global_skip_masks
@@ -45,6 +47,7 @@ class Admission:
         self._settings, self._opening, self._standing = settings, opening, standing
         self._execution, self._log, self._feeds = execution, journal, feeds
         self._clock = clock
+        self._expected: Expected | None = None
 
     def known(self, key: str, digest: str | None) -> int | None:
         """The update that this idempotency key opened; Refusal if another request did."""
@@ -54,8 +57,8 @@ class Admission:
         if found.request_digest != digest:
             raise Refusal(
                 "idempotency_conflict",
-                f"this Idempotency-Key belongs to u-{found.update}, which was asked for something "
-                "else",
+                f"this Idempotency-Key belongs to {name_of(found.update)}, which was asked for "
+                "something else",
                 fix="use a new key for a new request",
             )
         return found.update
@@ -98,7 +101,7 @@ class Admission:
             number, asked, journal=self._log, publish=feed.publish, clock=self._clock,
             previous=None if newest is None else newest.version,
         )  # fmt: skip
-        return Update(asked, record, feed)
+        return Update(asked, record)
 
     def prepare(self, update: Update) -> None:
         """Plan what is on disk; of an upload, say what is expected. Refusal if it must not be."""
@@ -119,7 +122,7 @@ class Admission:
                 fix="start the server with a MODEL, or reload one from disk first",
             )
         asked, record = update.asked, update.record
-        expected = Expected([base.plans[role] for role in self._settings.roles])
+        expected = self._expected_of([base.plans[role] for role in self._settings.roles])
         arrivals = Arrivals(expected, scope=asked.scope, ignore=asked.ignore or ())
         record.plan["tensors_expected"] = expected.count
         try:
@@ -132,6 +135,12 @@ class Admission:
                 fix="make room, or start the server with --spool-dir",
             ) from None
         update.receiving = Receiving(record, arrivals, spool, self._clock)
+
+    def _expected_of(self, plans: list[Plan]) -> Expected:
+        """What these plans expect; kept, for one step after another expects the same."""
+        if self._expected is None or not self._expected.fits(plans):
+            self._expected = Expected(plans)
+        return self._expected
 
     def plan_upload(self, update: Update) -> None:
         """Everything that came, as a checkpoint: whole groups, a plan that passes."""
@@ -179,9 +188,7 @@ class Admission:
         update.record.plan["unknown"] = kept[:MAX_NAMES]
         one = update.loads[0]
         refusal = _unknown_names(kept)
-        one.recorder.emit("failed", reason=refusal.message, detail={"fix": refusal.fix})
-        one.recorder.emit("load_finished", detail={"status": "refused"})
-        refuse_others(update.loads, one.load)
+        refuse(update.loads, one, refusal.message, {"fix": refusal.fix})
         refusal.load, refusal.role = one.load, one.role
         raise refusal
 
@@ -236,18 +243,15 @@ def _counts(plans: Sequence[Plan]) -> dict[str, Any]:
     """The plan block of a checkpoint on disk: all that it has of its own plan has come."""
     if any(plan.verdict == "fail" for plan in plans):
         return empty_plan()
-    expected = Expected(plans)
-    arrivals = Arrivals(expected, scope="full", ignore=("*",))
-    first = plans[0]
-    arrivals.admit(0, first.tensors)
+    found = census(plans)
+    groups = {"total": found["groups"], "complete": found["groups"]}
     return {
-        "tensors_expected": expected.count,
-        "tensors_received": arrivals.received,
-        "unknown": [],
-        "missing": arrivals.missing()[:MAX_NAMES],
-        "ignored": dict(arrivals.ignored),
-        "groups": arrivals.counts(),
-        "bytes": arrivals.received_bytes,
+        **empty_plan(),
+        "tensors_expected": found["tensors"],
+        "tensors_received": found["tensors"],
+        "ignored": found["ignored"],
+        "groups": {**empty_plan()["groups"], **groups},
+        "bytes": found["bytes"],
     }
 
 

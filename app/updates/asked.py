@@ -12,7 +12,6 @@ from loadscope.loader.keeper import Wanted
 SourceType = Literal["disk", "upload"]
 Scope = Literal["full", "partial"]
 Level = Literal["none", "headers", "bytes", "loaded"]
-LEVELS: tuple[Level, ...] = ("none", "headers", "bytes", "loaded")
 
 
 @dataclass(frozen=True, slots=True)

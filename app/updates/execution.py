@@ -23,7 +23,6 @@ from loadscope.app.updates.role_loads import RoleLoad, end_update, tell_end
 from loadscope.app.updates.standing import Base, Served, Standing
 from loadscope.app.updates.update import Update
 from loadscope.loader.budget import OverBudget
-from loadscope.loader.control import Cancelled
 from loadscope.loader.freshness import check_freshness
 from loadscope.loader.keeper import Choice, Keeper, Order
 from loadscope.loader.plan import Plan
@@ -89,28 +88,17 @@ class Execution:
         return Order(one.role, one.plan, live, touched)
 
     def run(self, update: Update) -> None:
-        """From a planned update to its end; never raises."""
-        record = update.record
-        try:
-            choice = update.choice or self.choose(update)
-            self._standing.stores.allocate(update.loads)
-            if self._standing.base.checkpoint is None:
-                self._standing.base = Base(update.checkpoint)
-            self._verify(update)
-            self._keeper.prepare(choice)
-            self._write(update, choice)
-            self._switch(update, choice)
-            self._check(update)
-            self._commit(update)
-        except Refusal as refusal:
-            self.fail(update, refusal)
-        except Cancelled as cancelled:
-            self.fail(update, update.stopped or Refusal("cancelled", str(cancelled)))
-        except Exception as error:
-            # edge of the thread: no memory, say; the update must end in the log all the same
-            log.exception("update %s failed", record.id)
-            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-            self.fail(update, Refusal("load_failed", reason, fix="see the server's log"))
+        """From a planned update to its commit. What goes wrong passes through: see `fail`."""
+        choice = update.choice or self.choose(update)
+        self._standing.stores.allocate(update.loads)
+        if self._standing.base.checkpoint is None:
+            self._standing.base = Base(update.checkpoint)
+        self._verify(update)
+        self._keeper.prepare(choice)
+        self._write(update, choice)
+        self._switch(update, choice)
+        self._check(update)
+        self._commit(update)
 
     def _verify(self, update: Update) -> None:
         asked = update.asked
@@ -126,9 +114,7 @@ class Execution:
         record.advance("staging" if is_staged else "switching")
         for one in update.loads:
             one.written = self._keeper.open(self._order(one, update.writing))
-            one.epochs = {rank: store.epoch for rank, store in one.written.items()}
         writing = Writing(record.version, self._keeper.keeps_old_bytes, update.files)
-        self._pace(update)
         for one in update.loads[1:]:
             self._live.expect(one.load, describe_load(one.plan, list(one.stores), writing))
         if is_staged:
@@ -144,10 +130,13 @@ class Execution:
             self._measure(update, self._old_bytes(update))
 
     def _load(self, update: Update, writing: Writing) -> None:
+        total = self._bytes(update)
+        if self._settings.pace_s is not None:
+            update.control.pace_bps = total / self._settings.pace_s
         for one in update.loads:
             self._standing.running = one.load
             self._standing.outcome = f"load {one.load} is running"
-            with self._progress(update):
+            with self._progress(update, total):
                 assert update.checkpoint is not None, "planned before it is run"
                 self._run_load(
                     one.plan, update.checkpoint, one.written, one.recorder.emit,
@@ -170,8 +159,7 @@ class Execution:
         )  # fmt: skip
 
     @contextmanager
-    def _progress(self, update: Update) -> Iterator[None]:
-        total = self._bytes(update)
+    def _progress(self, update: Update, total: int) -> Iterator[None]:
         begun, before = time.perf_counter(), update.control.moved
 
         def tell(moved: int) -> None:
@@ -196,10 +184,6 @@ class Execution:
             return sum(step.nbytes for steps in chosen for step in steps)
         reads = (rank_row(one.plan, r)["read_bytes"] for one in update.loads for r in one.stores)
         return sum(reads)
-
-    def _pace(self, update: Update) -> None:
-        if self._settings.pace_s is not None:
-            update.control.pace_bps = self._bytes(update) / self._settings.pace_s
 
     def _count(self, update: Update, one: RoleLoad) -> None:
         """What the load did to its role, in numbers."""
@@ -322,7 +306,7 @@ class Execution:
             update.stopped.load = refusal.load
             refusal = update.stopped
         record.fail(refusal)
-        touched = self._touched(update)
+        touched = self._touched()
         state, record.weights = self._undo(update, refusal, is_touched=bool(touched))
         if record.weights in ("rolled_back", "poisoned"):
             record.touched = touched
@@ -341,14 +325,13 @@ class Execution:
         """Whether the load's record has no end yet; a refused one has."""
         return self._live.view_of(one.load).state.finished_t is None
 
-    def _touched(self, update: Update) -> dict[str, dict[str, list[str]]]:
+    def _touched(self) -> dict[str, dict[str, list[str]]]:
         """Live parameters that were written, by role and rank."""
-        found: dict[str, dict[str, list[str]]] = {}
-        for one in update.loads:
-            for rank, names in one.touched().items():
-                if names:
-                    found.setdefault(one.role, {})[str(rank)] = names
-        return found
+        written = {
+            role: {str(rank): names for rank, names in ranks.items() if names}
+            for role, ranks in self._keeper.written().items()
+        }
+        return {role: ranks for role, ranks in written.items() if ranks}
 
     def _undo(self, update: Update, refusal: Refusal, *, is_touched: bool) -> tuple[str, str]:
         """(state of the update, what the weights are)."""
@@ -362,13 +345,26 @@ class Execution:
             return gentle, "unchanged"
         if was_switched or update.asked.rollback == "auto":
             with self._stopped(update):
-                is_whole = self._keeper.undo()
+                is_whole = self._put_back()
             if is_whole:
                 return "rolled_back", "rolled_back"
         # no version is served any more
         self._standing.base = replace(self._standing.base, served={})
         self._log.retire_active()
         return "poisoned", "poisoned"
+
+    def _put_back(self) -> bool:
+        """Whether the live weights are the old ones again; if not, nobody may read them."""
+        try:
+            return self._keeper.undo()
+        except Exception:
+            # the update must end all the same, and the next one be able to repair
+            log.exception("the old weights could not be put back")
+            for stores in self._standing.stores.values():
+                for store in stores.values():
+                    if store.state == "ready":
+                        store.mix(list(store.parameters))
+            return False
 
     def roll_back(self, update: Update) -> None:
         """The version before again, out of memory. ValueError if it is not kept."""

@@ -14,11 +14,11 @@ from loadscope.app.store_updates import (
     NewUpdate,
     document_of,
     insert_update,
-    name_of,
     retire,
     row_of,
     write_record,
 )
+from loadscope.app.updates.names import name_of
 
 NO_BOUND = 2**62
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from loadscope.app.updates.asked import Asked
+from loadscope.app.updates.names import name_of
 from loadscope.app.updates.refusal import Refusal
 
 PHASES = (
@@ -85,7 +86,7 @@ class Record:
 
     @property
     def id(self) -> str:
-        return f"u-{self.number}"
+        return name_of(self.number)
 
     @property
     def has_ended(self) -> bool:

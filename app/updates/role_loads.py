@@ -1,24 +1,20 @@
 """The loads of an update: one per role, out of one checkpoint; all of them count or none does."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from loadscope.app.roles import Role
 from loadscope.loader.events import Recorder
-from loadscope.loader.parameters import ParameterStore
+from loadscope.loader.parameters import ParameterStore, state_of
 from loadscope.loader.plan import Plan
-
-Stores = Mapping[int, ParameterStore]
-WORST_FIRST = ("poisoned", "writing", "empty", "ready")
 
 
 @dataclass(slots=True)
 class RoleLoad:
     """One load of an update; it has a plan once that is made, and stores once it may run.
 
-    `stores` are the live ones, `written` those that the load fills: second copies, or the same;
-    `epochs` theirs before it began.
+    `stores` are the live ones, `written` those that the load fills: second copies, or the same.
     """
 
     role: Role
@@ -27,15 +23,6 @@ class RoleLoad:
     made: Plan | None = None
     stores: dict[int, ParameterStore] = field(default_factory=dict)
     written: dict[int, ParameterStore] = field(default_factory=dict)
-    epochs: dict[int, int] = field(default_factory=dict)
-
-    def touched(self) -> dict[int, list[str]]:
-        """Live parameters that this load has written, by rank."""
-        return {
-            rank: [name for name in store.parameters if store.is_new(name)]
-            for rank, store in self.written.items()
-            if store is self.stores.get(rank) and store.epoch != self.epochs[rank]
-        }
 
     @property
     def plan(self) -> Plan:
@@ -46,25 +33,28 @@ class RoleLoad:
         return f"the {self.role} (load {self.load})"
 
 
-def state_of(stores: Stores) -> dict[str, Any]:
-    """The common state of a role's stores: the worst of them counts."""
-    states = sorted((store.state for store in stores.values()), key=WORST_FIRST.index)
-    return {
-        "state": states[0] if states else "empty",
-        "epoch": max((store.epoch for store in stores.values()), default=0),
-        "touched": sum(len(s.touched) for s in stores.values() if s.state == "poisoned"),
-    }
+def refuse(update: Sequence[RoleLoad], one: RoleLoad, reason: str, detail: dict[str, Any]) -> None:
+    """One role is refused, and so are the others: nothing of this update has begun."""
+    one.recorder.emit("failed", reason=reason, detail=detail)
+    _refused(one)
+    refuse_others(update, one)
 
 
-def refuse_others(update: Sequence[RoleLoad], refused: int) -> None:
-    """One role was refused, so the others are: nothing of this update has begun."""
-    (culprit,) = (one for one in update if one.load == refused)
+def refuse_others(update: Sequence[RoleLoad], culprit: RoleLoad) -> None:
+    """The same where the record of the one at fault is written already."""
     for one in update:
         if one is not culprit:
-            reason, fix = f"not begun: {culprit} was refused", f"see load {culprit.load}"
-            detail = {"fix": fix, "because": culprit.load}
-            one.recorder.emit("failed", reason=reason, detail=detail)
-            one.recorder.emit("load_finished", detail={"status": "refused"})
+            _not_begun(one, culprit, "was refused")
+            _refused(one)
+
+
+def _refused(one: RoleLoad) -> None:
+    one.recorder.emit("load_finished", detail={"status": "refused"})
+
+
+def _not_begun(one: RoleLoad, culprit: RoleLoad, ended: str) -> None:
+    detail = {"fix": f"see load {culprit.load}", "because": culprit.load}
+    one.recorder.emit("failed", reason=f"not begun: {culprit} {ended}", detail=detail)
 
 
 def end_update(update: Sequence[RoleLoad], failed: RoleLoad, status: str) -> None:
@@ -79,9 +69,7 @@ def end_update(update: Sequence[RoleLoad], failed: RoleLoad, status: str) -> Non
     if failed.written == failed.stores and (done or touched):
         _mix(update, done)
     for one in later:
-        reason, fix = f"not begun: {failed} {_ended(status)}", f"see load {failed.load}"
-        detail = {"fix": fix, "because": failed.load}
-        one.recorder.emit("failed", reason=reason, detail=detail)
+        _not_begun(one, failed, _ended(status))
         _finish(one, "interrupted")
 
 

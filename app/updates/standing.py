@@ -5,11 +5,10 @@ from typing import Any
 
 from loadscope.app.role_stores import RoleStores
 from loadscope.app.roles import Role
-from loadscope.app.updates.role_loads import state_of
 from loadscope.loader.checkpoint import Checkpoint
+from loadscope.loader.parameters import state_of
 from loadscope.loader.plan import Plan
-
-WORST_FIRST = ("poisoned", "writing", "empty", "ready")
+from loadscope.loader.state import worst_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +50,7 @@ class Standing:
         """Of all roles together: the worst of them counts."""
         if self.is_writing:
             return "writing"
-        states = [state_of(stores)["state"] for stores in self.stores.values()]
-        return min(states, key=WORST_FIRST.index, default="empty")
+        return worst_store(state_of(stores)["state"] for stores in self.stores.values())
 
     def roles_json(self) -> dict[str, Any]:
         return {

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from loadscope.app.updates.asked import Asked
 from loadscope.app.updates.audit import Who
-from loadscope.app.updates.feed import Feed
 from loadscope.app.updates.receiving import Receiving
 from loadscope.app.updates.record import Record
 from loadscope.app.updates.refusal import Refusal
@@ -41,7 +40,6 @@ class Update:
 
     asked: Asked
     record: Record
-    feed: Feed
     control: Watched = field(default_factory=Watched)
     loads: list[RoleLoad] = field(default_factory=list)
     checkpoint: Checkpoint | None = None
